@@ -287,17 +287,17 @@ def run(job: tuple[str, int, int, int, int]) -> Told:
     return dict(told)
 
 
-def jobs_of(quick: bool, seed: int) -> Iterator[tuple[str, int, int, int, int]]:
+def jobs_of(quick: bool, seed: int, share: float) -> Iterator[tuple[str, int, int, int, int]]:
     """Every capture there is to make, by command, process and size."""
     for command in DIRECT:
         for place in range(len(PROCESSES) + (command == "rtt")):
             for packets, captures in (QUICK if quick else CAPTURES).items():
-                yield command, place, packets, captures, seed
+                yield command, place, packets, max(2, round(captures * share)), seed
     for place, process in enumerate(PROCESSES):
         if process.fifo and not quick:
             for estimator in FIFO:
                 for packets, captures in SUMS.items():
-                    yield f"oneway {estimator}", place, packets, captures, seed
+                    yield f"oneway {estimator}", place, packets, max(2, round(captures * share)), seed
 
 
 # ---- tables ----
@@ -340,11 +340,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few captures: seconds, rough numbers")
     parser.add_argument("--seed", type=int, default=0, help="other captures of the same processes")
+    parser.add_argument("--share", type=float, default=1.0, help="of the captures: fewer, so larger errors of shares")
     parser.add_argument("--processes", type=int, default=1, help="of this machine that share the work")
     chosen = parser.parse_args()
     if differ := differs(chosen.seed):
         sys.exit(f"the command and its statistics, called directly, differ: {'; '.join(differ)}")
-    jobs = sorted(jobs_of(chosen.quick, chosen.seed), key=lambda job: -job[2] * job[3])
+    jobs = sorted(jobs_of(chosen.quick, chosen.seed, chosen.share), key=lambda job: -job[2] * job[3])
     told: Told = {}
     if chosen.processes > 1:
         with ProcessPoolExecutor(chosen.processes) as pool:
@@ -353,6 +354,8 @@ def main() -> None:
     else:
         for job in jobs:
             told |= run(job)
+    if chosen.share < 1:
+        print(f"only {chosen.share:.0%} of the captures")
     report(told)
 
 

@@ -55,6 +55,10 @@ class Effect:
     def __init__(self, mean: Error | None, delays: Distribution, over: OverTime | None = None) -> None:
         self._mean, self._delays, self.over = mean, delays, over
 
+    @cached_property
+    def _alone(self) -> float | None:
+        return self._delays.mean_error_ns()
+
     @classmethod
     def of_time(cls, over: OverTime | None, delays: Distribution, scale: float = 1.0) -> Effect:
         """How delays vary over time; `scale` corrects errors of other delays of the same kind."""
@@ -70,11 +74,10 @@ class Effect:
         Between connections it is larger by as much as that of the mean. Over time, by the part of it that follows the
         mean; the rest is alike for a shorter time (of a normal level, the k-th power of its correlation).
         """
-        of_mean = self._delays.mean_error_ns()
-        if self._mean is None or not of_mean:
+        if self._mean is None or not self._alone:
             return None
         follows = 1.0 if self.over is None else self._delays.follows_mean(below)
-        larger = (self._mean[0] / of_mean) ** 2 - 1
+        larger = (self._mean[0] / self._alone) ** 2 - 1
         larger *= follows + (1 - follows) * SHORTER if larger > 0 else 1.0
         return alone * math.sqrt(1 + larger), self._mean[1]
 
@@ -98,10 +101,9 @@ class Certainty:
     def mean_ci_ns(self) -> Bounds | None:
         """The interval of the mean."""
         delays = self._delays
-        alone = None if self.why_none is not None else delays.mean_error_ns()
-        if delays.mean_ns is None or alone is None:
+        if self.why_none is not None or delays.mean_ns is None or self._mean_error is None:
             return None
-        low, high = bounds(delays.mean_ns, self._mean_error(alone), delays.mean_ns - (delays.min_ns or 0))
+        low, high = bounds(delays.mean_ns, self._mean_error, delays.mean_ns - (delays.min_ns or 0))
         return max(0.0, low), high
 
     def quantile_ci_ns(self, q: float) -> Bounds | None:
@@ -121,14 +123,19 @@ class Certainty:
         return share_bounds(share, self._share_error(delays.first_above(limit_ns)), delays.effective_samples)
 
     def _told_beyond(self, q: float) -> bool:
-        alone = self._delays.mean_error_ns()
-        if not alone:
+        if not self._alone or self._mean_error is None:
             return True
-        error, freedom = self._mean_error(alone)
-        return enough_beyond(q, half95(freedom) / Z95 * error / alone, self._delays.effective_samples)
+        error, freedom = self._mean_error
+        return enough_beyond(q, half95(freedom) / Z95 * error / self._alone, self._delays.effective_samples)
 
-    def _mean_error(self, alone: float) -> Error:
-        return _together(alone, [one.mean_error_ns(alone) for one in self._sources if one], self._delays.samples)
+    @cached_property
+    def _alone(self) -> float | None:
+        return self._delays.mean_error_ns()
+
+    @cached_property
+    def _mean_error(self) -> Error | None:
+        alone = self._alone
+        return None if alone is None else _together(alone, [one.mean_error_ns(alone) for one in self._sources if one], self._delays.samples)
 
     def _share_error(self, below: int) -> Error:
         alone = self._delays.share_error(below)

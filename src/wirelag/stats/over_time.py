@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ FEWEST: Final = 4  # batches that give any error
 FEWEST_DELAYS: Final = 32  # that give an interval
 STRETCHES: Final = 4.0  # independent stretches that give an interval
 COSINES: Final = (3, 16)  # the fewest and the most
-UPWARDS: Final = 2.5  # how much longer an interval is upwards, for each time that it is as wide as the value
+UPWARDS: Final = 3.5  # how much longer an interval is upwards, for each time that it is as wide as the value
 BEYOND: Final = 1.5  # the same for the share of delays beyond a quantile
 FAR: Final = 1.5  # how many times as wide as the mean's the interval of a share could be before it reaches 0
 FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
@@ -108,10 +109,12 @@ def cosine_error(apart: Floats, whole: float, cosines: float) -> Error:
 
 def _cosines(apart: Floats, most: int) -> Floats:
     """The power of the slowest cosines, each of which is the variance of a sum of independent batches."""
-    turns = np.outer(
-        np.arange(1, min(most, len(apart) - 1) + 1), (np.arange(len(apart)) + 0.5) * (math.pi / len(apart))
-    )
-    return np.asarray(2 * (np.cos(turns) @ apart) ** 2)
+    return np.asarray(2 * (_cosines_of(len(apart), min(most, len(apart) - 1)) @ apart) ** 2)
+
+
+@lru_cache(maxsize=32)
+def _cosines_of(batches: int, cosines: int) -> Floats:
+    return np.cos(np.outer(np.arange(1, cosines + 1), (np.arange(batches) + 0.5) * (math.pi / batches)))
 
 
 def equal_batches(sums: Floats, counts: Floats, most: int) -> tuple[Floats, Floats]:
@@ -141,7 +144,7 @@ def tells(over: OverTime | None, samples: int) -> str | None:
     if samples < FEWEST_DELAYS:
         return f"fewer than {FEWEST_DELAYS} delays do not show how they vary over time"
     if over is None or over.stretches < STRETCHES:
-        return "delays change too slowly for so short a time: there are fewer than twelve independent stretches"
+        return "delays change too slowly for so short a time: there may be fewer than four independent stretches"
     return None
 
 
@@ -149,7 +152,7 @@ def too_short(length_ns: float, alike_ns: float) -> str | None:
     """Why a part of a capture of this length has no interval, if delays of the whole stay alike for so long."""
     if length_ns >= STRETCHES * alike_ns:
         return None
-    return "delays of the whole change too slowly for so short a part: it has fewer than twelve independent stretches"
+    return "delays of the whole change too slowly for so short a part: it has fewer than four independent stretches"
 
 
 def alike_over(slots: Ints, sums: Ints, counts: Ints, groups: Ints | None = None) -> Alike:

@@ -3,7 +3,7 @@
 Law: batches of delays, in order of time, are noise and perhaps a level that is forgotten within a time t (its spectrum
 is Lorentz's: an Ornstein-Uhlenbeck level, a path of two states, nearly that of a queue). The powers of the slowest
 cosines of n batches are independent, each exponential-like (chi square) around the spectrum at its frequency (P.
-Whittle 1953). So each t, from half a batch to half the recording, and each size of the level against the noise, is as
+Whittle 1953). So each t, from half a batch to less than half the recording, and each size of the level against the noise, is as
 likely as these powers make it, and gives the variance of the mean: the spectrum at frequency 0. Nothing is chosen: the
 error is that of all of them, weighted by how likely they are. Where powers cannot tell a slow level from none, both
 count, and the interval is wide. Before, a level is as likely as one in five, and all its times and sizes are equally likely, by
@@ -28,7 +28,7 @@ _SIZES: Final = 2.0 ** np.arange(-1, 11)  # of the level, by the noise, at frequ
 _DOUBT: Final = 1 / 3  # how likely it may be that there are fewer independent stretches than is said
 _TAIL: Final = 0.05
 _NOTHING: Final = 1e-6  # how likely what is left out may be
-_HALVINGS: Final = 18
+_HALVINGS: Final = 15
 
 Floats = npt.NDArray[np.float64]
 
@@ -69,7 +69,7 @@ def slowness(powers: Floats, batches: int) -> Slowness:
 @lru_cache(maxsize=32)
 def _kinds(batches: int, cosines: int) -> _Kinds:
     angles = np.arange(1, cosines + 1) * (math.pi / batches)
-    times = 0.5 * _TIMES ** np.arange(int(math.log(batches) / math.log(_TIMES)) + 1)  # in batches
+    times = 0.5 * _TIMES ** np.arange(math.ceil(2 * math.log2(batches)))  # in batches
     kept = np.exp(-1 / times)[:, None]
     level = (1 - kept) ** 2 / (1 - 2 * kept * np.cos(angles) + kept**2)
     share = _SIZES / (1 + _SIZES)
@@ -85,7 +85,7 @@ def _kinds(batches: int, cosines: int) -> _Kinds:
 def _half_width(weights: Floats, errors: Floats) -> float:
     """Half the width of the 95% interval around 0 of a normal value whose error is one of these, so likely each."""
     at, beyond = _normal()
-    low, high = 0.0, float(at[-1] * errors.max())
+    low, high = float(errors.min()), float(at[-1] * errors.max())
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         if float(weights @ np.interp(middle / errors, at, beyond)) > _TAIL:
