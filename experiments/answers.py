@@ -1,9 +1,9 @@
 """Answers: are lists, verdicts and intervals built from samples right? 200 captures with known truth.
 
 Each capture has exchanges of clients with 30 servers, or the packets of one queue at two points. All delays pass queues
-with 55, 70, 85 or 95% load, so that neighbours in time are alike. The truth of an interval is the long-run value. A list is not said where the
-intervals do not tell the servers apart that are in the wrong order. "+-" is twice the standard error of a share, from
-how captures differ.
+with 55, 70, 85 or 95% load, so that neighbours in time are alike. The truth of an interval is the long-run value. A
+list is not said where intervals do not tell the servers apart that are in the wrong order. "+-" is twice the standard
+error of a share, from how captures differ.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def _right(grouped: Any, truth: list[str]) -> bool | None:
     return None if wrong and wrong <= set(grouped.not_told_apart()) else False
 
 
-def examine_round_trips(capture: int, trips: RoundTrips, late: bool, lists: Tally, verdicts: Tally, intervals: Tally) -> None:
+def examine_round_trips(
+    capture: int, trips: RoundTrips, late: bool, lists: Tally, verdicts: Tally, intervals: Tally
+) -> None:
     """All answers of `rtt` on one capture."""
     for sort in ("p50", "mean", "p99"):
         grouped = wirelag.rtt(trips.path, by="server", sort=sort, top=SLOWEST + 1)

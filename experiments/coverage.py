@@ -383,7 +383,9 @@ def report(told: Told) -> None:
     )
     if len(plain) < len(told):
         others = {key: cell for key, cell in told.items() if key[0] not in DIRECT}
-        say = [[f"{command} {kind}", text(pooled(others, command=command, kind=kind))] for command, kind in columns(others)]
+        say = [
+            [f"{command} {kind}", text(pooled(others, command=command, kind=kind))] for command, kind in columns(others)
+        ]
         show(f"by the command, on queues, only {', '.join(f'{n:,}' for n in SUMS)} delays", ["", "all figures"], say)
     marks = {name: judged(cell) for name, cell in cells.items() if cell.told}
     kinds = [name for name in marks if name.startswith("all, ")]

@@ -1,4 +1,4 @@
-"""Intervals of delays in total, of rows over time and of groups, by the statistics that the commands run, without captures.
+"""Intervals of delays in total, of rows over time and of groups: the statistics of the commands, without captures.
 
 coverage.py checks that a command says the same of a capture.
 """

@@ -43,7 +43,9 @@ def plain(powers: Floats, n: int) -> tuple[float, float]:
     low, high = 0.0, 1e3 * math.sqrt(max(variance for _, variance, _ in kinds))
     for _ in range(80):
         half = (low + high) / 2
-        beyond = sum(w * math.erfc(half / math.sqrt(2 * v)) for w, (_, v, _) in zip(weights, kinds, strict=True)) / whole
+        beyond = (
+            sum(w * math.erfc(half / math.sqrt(2 * v)) for w, (_, v, _) in zip(weights, kinds, strict=True)) / whole
+        )
         low, high = (half, high) if beyond > 0.05 else (low, half)
     slower = 0.0
     for weight, (_, _, stretches) in sorted(zip(weights, kinds, strict=True), key=lambda one: one[1][2]):
@@ -62,7 +64,9 @@ def forgets(rng: np.random.Generator, count: int, time: float, noise: float) -> 
     return np.array(found)
 
 
-@pytest.mark.parametrize(("count", "time", "noise"), [(128, 0.01, 1.0), (128, 6.0, 1.0), (128, 30.0, 3.0), (20, 2.0, 0.5)])
+@pytest.mark.parametrize(
+    ("count", "time", "noise"), [(128, 0.01, 1.0), (128, 6.0, 1.0), (128, 30.0, 3.0), (20, 2.0, 0.5)]
+)
 def test_the_same_as_the_plain_twin(count: int, time: float, noise: float) -> None:
     values = forgets(np.random.default_rng(count), count, time, noise)
     found = slowness(powers_of(values), count)

@@ -246,7 +246,7 @@ class DelayResult(Result):
         return [
             *self.rank_notes(),
             f"{without:,} of {len(others):,} rows have no 95% interval: too few delays, or delays that change too "
-            "slowly, to tell how much of a mean is chance"
+            "slowly, to tell how much of a mean is chance",
         ]
 
     def not_told_apart(self) -> list[str]:

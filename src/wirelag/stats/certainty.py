@@ -135,7 +135,11 @@ class Certainty:
     @cached_property
     def _mean_error(self) -> Error | None:
         alone = self._alone
-        return None if alone is None else _together(alone, [one.mean_error_ns(alone) for one in self._sources if one], self._delays.samples)
+        return (
+            None
+            if alone is None
+            else _together(alone, [one.mean_error_ns(alone) for one in self._sources if one], self._delays.samples)
+        )
 
     def _share_error(self, below: int) -> Error:
         alone = self._delays.share_error(below)

@@ -1,13 +1,13 @@
-"""How much a mean varies if delays have a level that changes, and how slowly it changes: what the cosines of a recording say.
+"""How much a mean varies if delays have a level that changes, and how slowly it changes, from cosines of a recording.
 
-Law: batches of delays, in order of time, are noise and perhaps a level that is forgotten within a time t (its spectrum
-is Lorentz's: an Ornstein-Uhlenbeck level, a path of two states, nearly that of a queue). The powers of the slowest
-cosines of n batches are independent, each exponential-like (chi square) around the spectrum at its frequency (P.
-Whittle 1953). So each t, from half a batch to less than half the recording, and each size of the level against the noise, is as
+Law: batches of delays, in order of time, are noise and perhaps a level that is forgotten within a time t. The spectrum
+of such a level is Lorentz's: an Ornstein-Uhlenbeck level, a path of two states, nearly that of a queue. The powers of
+the slowest cosines of n batches are independent, each a chi square around the spectrum at its frequency (P. Whittle
+1953). So each t, from half a batch to less than half the recording, and each size of the level against the noise, is as
 likely as these powers make it, and gives the variance of the mean: the spectrum at frequency 0. Nothing is chosen: the
-error is that of all of them, weighted by how likely they are. Where powers cannot tell a slow level from none, both
-count, and the interval is wide. Before, a level is as likely as one in five, and all its times and sizes are equally likely, by
-their logarithms. Memory: 90 KB for each number of batches.
+interval is that of all of them, weighted by how likely they are. Where powers cannot tell a slow level from none, both
+count, and the interval is wide. Before anything is seen, the chance of a level is one in five, and its times and sizes
+are equally likely, by their logarithms. Memory: 90 KB for each number of batches.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Spread:
         return Spread(self.connections.of_leg(leg), self.times.of_leg(leg))
 
     def sure(self, delays: Distribution, alike: Alike = NOT_ALIKE) -> Distribution:
-        """These delays, with intervals from this spread, and from how alike those of the whole are, of which they are a part."""
+        """These delays, with intervals from this spread; `alike`: of the whole of which they are a part."""
         delays.certainty = Certainty(
             delays,
             lambda: Sources(self.connections, Effect.of_time(self.times.over_time(delays.samples, alike), delays)),
