@@ -167,11 +167,14 @@ class Exchanges:
         return spread_of(single.rows["key"], single.times_ns, single.response_ns).sure(times, self.alike)
 
     def parted(self, groups: Array | None = None) -> Exchanges:
-        """Itself, and its parts will know how response times are alike in all, or within each of these groups."""
+        """Itself, and its parts will know how response times are alike in all, or within each of these groups.
+
+        Groups see less of the level of the whole at the same time; rows over time have a level of their own.
+        """
         single = (self.rows["flags"] & NOT_SINGLE) == 0
         of_group = None if groups is None else groups[single]
         found = alike_ns(self.times_ns[single], self.response_ns[single], np.ones(int(single.sum())), of_group)
-        return replace(self, alike=found)
+        return replace(self, alike=found if groups is not None else Alike(found.lasts))
 
     def groups(self, by: str) -> Iterator[tuple[str, Exchanges]]:
         """Exchanges of each flow, client or server, most exchanges first."""
