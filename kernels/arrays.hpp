@@ -85,17 +85,23 @@ template <typename T> std::unique_ptr<T[], Free> zeroed(size_t count)
     return std::unique_ptr<T[], Free>(memory);
 }
 
-/* Every packet touches lines anywhere in a table: with small pages, address translation costs as much as fetching. */
-inline void in_large_pages(void *memory, size_t bytes)
+/* Every packet touches lines anywhere in a table: with small pages, address translation costs as much as fetching. The first
+ * access to a large page clears all of it: a table that may stay nearly empty is moved into large pages once it is in use. */
+inline void in_large_pages(void *memory, size_t bytes, bool in_use = false)
 {
 #ifdef MADV_HUGEPAGE
     uintptr_t mask = (2 << 20) - 1, begin = (reinterpret_cast<uintptr_t>(memory) + mask) & ~mask;
     uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes) & ~mask;
 
-    if (begin < end)
+    if (begin < end) {
         madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE); /* a hint: nothing depends on it */
+#ifdef MADV_COLLAPSE
+        if (in_use)
+            madvise(reinterpret_cast<void *>(begin), end - begin, MADV_COLLAPSE);
+#endif
+    }
 #else
-    (void)memory, (void)bytes;
+    (void)memory, (void)bytes, (void)in_use;
 #endif
 }
 

@@ -4,12 +4,14 @@
 NB_MODULE(_kernels, m)
 {
     m.doc() = "The kernels, looped over arrays without the GIL.";
+    nanobind::set_leak_warnings(false); /* at the end of a command nothing is freed one by one */
     add_reader(m);
     add_live(m);
     add_match(m);
     add_fridge(m);
     add_connections(m);
     add_groups(m);
+    add_distinct(m);
     add_crossing(m);
     add_rda(m);
     add_rli(m);

@@ -10,6 +10,7 @@ void add_match(nanobind::module_ &m);
 void add_fridge(nanobind::module_ &m);
 void add_connections(nanobind::module_ &m);
 void add_groups(nanobind::module_ &m);
+void add_distinct(nanobind::module_ &m);
 void add_crossing(nanobind::module_ &m);
 void add_rda(nanobind::module_ &m);
 void add_rli(nanobind::module_ &m);

@@ -22,7 +22,8 @@ using namespace nb::literals;
 namespace {
 
 constexpr size_t group_slots = 8, line = 64;
-constexpr size_t ahead = 4; /* rows whose slots are prefetched; a power of two */
+constexpr size_t ahead = 4;         /* rows whose slots are prefetched; a power of two */
+constexpr u64 many_flows = 1 << 12; /* from which on a table is worth large pages */
 const std::vector<std::string> epoch_columns = {"key", "start_ns", "end_ns", "sum_ns", "count", "reason", "method", "in_flight",
     "batch_sum_ns", "batch_count", "think_sum_ns", "think_count", "requests", "lost", "network_ns", "confidence", "waits",
     "waits_before", "riding", "turns", "more", "doubts", "traits", "tick", "src_high", "src_low", "dst_high", "dst_low", "ports"};
@@ -144,8 +145,7 @@ class Pirate {
         coin_key = wl_coin_key(seed, WL_COIN_FLOW);
         table = zeroed<u8>(groups * group_slots * slot_bytes() + line);
         names = zeroed<Name>(groups * group_slots);
-        in_large_pages(table.get(), groups * group_slots * slot_bytes());
-        in_large_pages(names.get(), groups * group_slots * sizeof(Name));
+        begun.resize(groups);
     }
 
     void observe(Column<s64> time_ns, Column<u64> key, Column<u32> seq, Column<u32> ack, Column<u32> tsval, Column<u32> tsecr,
@@ -200,7 +200,7 @@ class Pirate {
         need_time(now_ns);
         nb::gil_scoped_release release;
         for (size_t slot = 0; slot < groups * group_slots; slot++)
-            if (key_of(slot)) {
+            if (begun[slot / group_slots] && key_of(slot)) {
                 finish(slot, now_ns);
                 key_of(slot) = 0;
             }
@@ -297,6 +297,7 @@ class Pirate {
     u64 packets = 0, bad_time = 0, opened = 0, evicted = 0;
     std::unique_ptr<u8[], Free> table; /* groups: 8 keys, 8 times, 8 records; one extra line, so that they start at a line */
     std::unique_ptr<Name[], Free> names;
+    std::vector<bool> begun; /* groups that ever had a flow: the memory of others was never touched */
     std::vector<Given> given;
     std::vector<u32> chosen; /* rows of the current batch */
     std::vector<u64> chosen_keys;
@@ -402,7 +403,11 @@ class Pirate {
             finish(slot, time_of(slot));
             evicted++;
         }
-        opened++;
+        begun[first / group_slots] = true;
+        if (++opened == many_flows) {
+            in_large_pages(table.get(), groups * group_slots * slot_bytes(), true);
+            in_large_pages(names.get(), groups * group_slots * sizeof(Name), true);
+        }
         key_of(slot) = key;
         std::fill_n(flow_of(slot), method.bytes, 0);
         return slot;

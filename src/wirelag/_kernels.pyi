@@ -73,6 +73,13 @@ class ConnectionSums:
     @property
     def bits(self) -> int: ...
 
+def number_rows(
+    words: npt.NDArray[np.uint64],
+    width: int,
+    numbers: npt.NDArray[np.uint32],
+    firsts: npt.NDArray[np.uint32],
+) -> int: ...
+
 class Groups:
     def __init__(self, bytes: int, key_words: int) -> None: ...
     def add(

@@ -62,7 +62,7 @@ OPTIONS = {
     "oneway, lda": (*GROUPED, "--by destination", "--segment A>B"),
     "oneway, rda": ("--top 1 --sort max", "--html PAGE", "--by destination --format jsonl -o OUT"),
     "oneway, finecomb": ("--top 1 --sort max", "--html PAGE", "--by destination"),
-    "rtt, fridge": ("--by server --top 1", "--html PAGE", "--samples ROWS"),
+    "rtt, fridge": ("--by server --top 1", "--html PAGE", "--samples ROWS", "--interval 300ms", "--interval 2s"),
     "flows": ("--interval 1s", "--by server", "--by client", "--most-flows 1", "--html PAGE", "-o OUT"),
     "plan": ("--html PAGE", "-o OUT", "--brief"),
     "path": (
@@ -73,7 +73,7 @@ OPTIONS = {
         "--interval 100ms", "--interval 10s", "--by server", "--by flow --group-memory 1MiB --interval 300ms",
         "--by subnet", "--for 1h", "--prometheus 127.0.0.1:0",
     ),
-    "watch rtt, fridge": ("--by server", "--by flow --group-memory 1MiB"),
+    "watch rtt, fridge": ("--by server", "--by flow --group-memory 1MiB", "--interval 300ms"),
     "watch response": (
         "--interval 100ms", "--interval 10s", "--by server", "--by flow --group-memory 1MiB --interval 300ms",
         "--by client", "--for 1h",

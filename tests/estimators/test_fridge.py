@@ -31,6 +31,7 @@ from wirelag.estimators.fridge import (
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 from wirelag.packets.intervals import Interval, split
 from wirelag.stats.distribution import Distribution
+from wirelag.synopses.samples import Samples
 
 Array = npt.NDArray[np.float64]
 DNS = 1 << 4
@@ -413,17 +414,16 @@ def test_unknown_delays_get_three_fridges_that_are_always_near_the_best() -> Non
     assert max(regret(one, longest) for longest in lengths) > 3
 
 
-def test_a_meter_adapts_between_intervals_within_its_memory() -> None:
+def test_a_meter_adapts_within_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trace lasts a third of a second: its stretches are shorter too."""
+    monkeypatch.setattr("wirelag.estimators.fridge.STRETCH_NS", 50_000_000)
     trace = log_uniform_trace(5)
     estimator = Fridge(("dns",), memory=48 << 10)
     meter = estimator.meter("tap")
-    plans, last = [meter.fridges], None
-    for interval, packets in split([trace.packets], 50_000_000):
-        if last is not None and interval != last:
-            meter.cut(last)
-            plans.append(meter.fridges)
-        last = interval
+    plans = [meter.fridges]
+    for _, packets in split([trace.packets], 50_000_000):
         meter.observe(packets)
+        plans += [meter.fridges] if len(plans) > 1 or meter.fridges != plans[0] else []
         assert meter.bytes <= 48 << 10
     assert len(plans[0].slots) == 3
     assert plans[1] != plans[0]
@@ -451,13 +451,18 @@ def test_every_sample_goes_to_the_sinks_with_its_weight(trace: Trace) -> None:
     assert sum(got) == meter.cut(Interval(0, 1)).distribution().weight > 0
 
 
-def test_the_result_does_not_depend_on_the_split_into_batches(trace: Trace) -> None:
-    packets = trace.packets[:30_000]
-    whole, parts = Fridge(("dns",), memory=8192).meter("tap"), Fridge(("dns",), memory=8192).meter("tap")
+@pytest.mark.parametrize("stretch_ns", [10**9, 50_000_000])
+def test_the_result_does_not_depend_on_batches_and_intervals(stretch_ns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wirelag.estimators.fridge.STRETCH_NS", stretch_ns)
+    packets = log_uniform_trace(5).packets
+    whole, parts = Fridge(("dns",), memory=48 << 10).meter("tap"), Fridge(("dns",), memory=48 << 10).meter("tap")
+    first, other = whole.fridges, Samples()
     whole.observe(packets)
-    for start in range(0, 30_000, 777):
-        parts.observe(packets[start : start + 777])
-    one, other = (meter.cut(Interval(0, 1)) for meter in (whole, parts))
+    for start in range(0, len(packets), 7777):
+        parts.observe(packets[start : start + 7777])
+        other.merge(parts.cut(Interval(start, start + 1)))
+    one = whole.cut(Interval(0, 1))
+    assert (whole.fridges != first) == (stretch_ns < 10**9)
     assert np.array_equal(one.distribution().weights, other.distribution().weights)
     assert one.counts == other.counts
 

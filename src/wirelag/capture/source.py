@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import IO, Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 from wirelag.capture.files import Capture
@@ -23,7 +18,7 @@ PathOrFile: TypeAlias = str | os.PathLike[str] | IO[bytes]
 PacketSource: TypeAlias = "PathOrFile | Sequence[PathOrFile] | Packets | Iterable[PacketBatch]"
 """A path, a glob, an open file, several of these, an interface, or packet batches (such as those of `wirelag.read`)."""
 
-_INTERFACES: Final = Path("/sys/class/net")
+_INTERFACES: Final = "/sys/class/net"
 _LIVE_NEEDS: Final = "give a time to capture: duration='10s'"
 
 
@@ -86,11 +81,11 @@ def open_packets(
     return Capture([path for path, _ in files], names=dict(files), filter=filter, tunnels=tunnels, cores=cores)
 
 
-@dataclass
 class _Batches:
     """An iterable of batches that may be long: it is not listed."""
 
-    batches: Iterable[PacketBatch]
+    def __init__(self, batches: Iterable[PacketBatch]) -> None:
+        self.batches = batches
 
 
 def _several(source: Any) -> Sequence[Any] | _Batches:
@@ -128,7 +123,9 @@ def _shown(thing: object) -> str:
 
 def is_interface(name: str) -> bool:
     """Whether it is the name of an interface and not that of a file."""
-    return bool(name) and "/" not in name and (_INTERFACES / name).is_dir() and not os.path.exists(name)
+    return (
+        bool(name) and "/" not in name and os.path.isdir(os.path.join(_INTERFACES, name)) and not os.path.exists(name)
+    )
 
 
 def list_files(source: PathOrFile | Iterable[PathOrFile]) -> list[tuple[str, str]]:
@@ -149,7 +146,7 @@ def list_files(source: PathOrFile | Iterable[PathOrFile]) -> list[tuple[str, str
         text = os.fspath(one)
         if not text or "\0" in text:
             raise SettingError("source", f"{text!r} is not the name of a file")
-        found = sorted(glob.glob(text)) if glob.has_magic(text) and not os.path.exists(text) else [text]
+        found = [text] if os.path.exists(text) else _matching(text)
         if not found:
             raise WirelagError(f"{text}: no file has such a name")
         files += [(path, "standard input" if path == "-" else path) for path in found]
@@ -157,6 +154,13 @@ def list_files(source: PathOrFile | Iterable[PathOrFile]) -> list[tuple[str, str
         raise WirelagError("no capture given; name at least one file")
     _need_distinct(files)
     return files
+
+
+def _matching(text: str) -> list[str]:
+    """The files whose names match, or the text itself if it is no pattern."""
+    from glob import glob, has_magic
+
+    return sorted(glob(text)) if has_magic(text) else [text]
 
 
 def _need_distinct(files: Sequence[tuple[str, str]]) -> None:
@@ -181,6 +185,9 @@ def _path_of(file: IO[bytes]) -> tuple[str, str]:
     try:
         return f"/proc/self/fd/{file.fileno()}", name
     except OSError:
+        import shutil
+        import tempfile
+
         spool = tempfile.NamedTemporaryFile(prefix="wirelag-")  # noqa: SIM115
         try:
             shutil.copyfileobj(file, spool)

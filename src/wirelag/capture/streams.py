@@ -6,7 +6,6 @@ Data decompressed before a file breaks off is never lost: the stream returns it,
 from __future__ import annotations
 
 import io
-import lzma
 import os
 import stat
 import sys
@@ -73,6 +72,8 @@ class _Decompressed(Stream):
 
     def _new(self) -> Any:
         if self.compression == "xz":
+            import lzma
+
             return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=128 << 20)
         from isal import igzip_lib
 

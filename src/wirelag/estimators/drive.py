@@ -7,12 +7,14 @@ live source (`capture.live.by_clock`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from wirelag.estimators.protocol import Meter
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Event, Interval, events
+
+if TYPE_CHECKING:
+    from wirelag.packets.grouping import Grouping
 
 S = TypeVar("S")
 

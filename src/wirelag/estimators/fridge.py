@@ -1,8 +1,8 @@
 """Round-trip delays in a few kilobytes.
 
 Guarantee: the number of delays in any range is estimated without bias, in any memory.
-Memory: 24 bytes per slot, `memory` bytes in total, whatever arrives; half of it is reserved for the previous
-interval's fridges, unless the slots are set by hand. The synopsis takes at most 76 KB per group and leg.
+Memory: 24 bytes per slot, `memory` bytes in total, whatever arrives; half of it is reserved for the previous fridges
+after a new plan, unless the slots are set by hand. The synopsis takes at most 76 KB per group and leg.
 
 Requests wait in arrays in which new requests overwrite old ones, so long delays are seen less often than short ones.
 A delay that survived x requests was seen with probability q = sum over fridges of p (1 - p/M)^x, and counts as 1/q
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
 import numpy as np
@@ -100,6 +100,7 @@ def inverse_variance_weights(fridges: Fridges, fridge: Array, survived: Array, b
 # ---- how to divide the memory ----
 
 SMALLEST_ENTRY: Final = 24  # probabilities are tried down to 2^-24
+STRETCH_NS: Final = 10**9  # of packet time: fridges are planned again at its end, whatever intervals are asked for
 FEWEST_TO_ADAPT: Final = 100  # samples: with fewer, the delays are unknown
 WORTH_IT: Final = 1.2  # replan if the standard error shrinks by this factor
 _LONGEST_MS: Final = 2.0 ** np.arange(4, 13)  # unknown delays: the longest is 16 to 4096 ms
@@ -188,7 +189,7 @@ def _inflation(slots: tuple[int, ...], entries: Array, survived: Floats) -> Floa
 class Fridge:
     """The estimator of round-trip delay in bounded memory.
 
-    Either `memory` bytes, planned and replanned between intervals as rate and delays change, or fixed `slots` and entry
+    Either `memory` bytes, planned again after each second as rate and delays change, or fixed `slots` and entry
     `probabilities`. The variants other than `union` serve for comparison.
     Its meters also pass every sample to the `sinks`.
     """
@@ -246,7 +247,7 @@ class _Generation:
 
     fridges: Fridges
     kernel: _kernels.Fridge
-    since_ns: int | None = None
+    since_ns: int
     before: Counter[str] = field(default_factory=Counter)
 
     def counts(self) -> dict[str, int]:
@@ -256,6 +257,16 @@ class _Generation:
         counted = {name: n - self.before[name] for name, n in now.items()}
         self.before = Counter(now)
         return counted
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """What a new plan is made from: requests and delays since the last one."""
+
+    start_ns: int
+    end_ns: int
+    arrivals: int = 0  # before it
+    delays: Distribution = field(default_factory=Distribution)
 
 
 class FridgeMeter:
@@ -269,8 +280,10 @@ class FridgeMeter:
     def __init__(self, estimator: Fridge) -> None:
         self._estimator = estimator
         fridges = estimator.first()
-        self._open = _Generation(fridges, estimator.kernel(fridges, estimator.seed))
+        self._open = _Generation(fridges, estimator.kernel(fridges, estimator.seed), 0)
         self._drained: _Generation | None = None
+        self._adapts = not estimator.slots and estimator.variant == "union"
+        self._stretch: _Stretch | None = None
         self._samples = Samples()
         self._kept: list[tuple[Array, ...]] = []  # inverse-variance needs an interval's samples together
 
@@ -286,6 +299,22 @@ class FridgeMeter:
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Put requests into the fridges, take out those with a response, and add the samples to their groups."""
+        if not self._adapts:
+            self._observe(packets, grouping)
+            return
+        while len(packets):
+            first_ns = int(packets.time_ns[0])
+            if self._stretch is None:
+                self._stretch = _Stretch(first_ns, _edge_after(first_ns))
+                self._open.since_ns = first_ns
+            later = packets.time_ns >= self._stretch.end_ns
+            rows = int(later.argmax()) if later.any() else len(packets)
+            self._observe(packets[:rows], grouping)
+            packets = packets[rows:]
+            if len(packets):
+                self._adapt(self._stretch, _edge_after(int(packets.time_ns[0])))
+
+    def _observe(self, packets: PacketBatch, grouping: Grouping | None) -> None:
         rows, delays_ns, legs, _, fridge, survived, weights = columns = self._found(packets)
         self._samples.packets += len(packets)
         if not len(rows):
@@ -296,8 +325,10 @@ class FridgeMeter:
         else:
             self._samples.add(legs, delays_ns, weights)
             self._samples.spread.add(packets.flow_key, packets.time_ns, rows, legs, delays_ns, weights)
+        if self._stretch is not None:
+            self._stretch.delays.add(delays_ns, weights)
         for sink in self._estimator.sinks:
-            sink(packets, replace(_sample_batch(columns), tags=tags))
+            sink(packets, _sample_batch(columns)._replace(tags=tags))
 
     def match(self, packets: PacketBatch) -> SampleBatch:
         """The samples of a batch."""
@@ -322,18 +353,17 @@ class FridgeMeter:
         if self._drained:
             self._samples.count(**self._drained.counts())
         samples, self._samples = self._samples, Samples()
-        if not self._estimator.slots and self._estimator.variant == "union":
-            self._adapt(interval, counted["requests"], samples.distribution())
         return samples
 
-    def _adapt(self, interval: Interval, requests: int, delays: Distribution) -> None:
-        """Replan if that is worth it and discards nothing that still waits in drained fridges."""
-        since_ns = interval.start_ns if self._open.since_ns is None else self._open.since_ns
-        self._open.since_ns = since_ns
-        long_enough = interval.end_ns - since_ns >= 2 * (delays.max_ns or 0)
+    def _adapt(self, stretch: _Stretch, next_ns: int) -> None:
+        """A stretch has ended. Replan if that is worth it and discards nothing that still waits in drained fridges."""
+        ended_ns, delays = stretch.end_ns, stretch.delays
+        requests = self._open.kernel.arrivals - stretch.arrivals
+        long_enough = ended_ns - self._open.since_ns >= 2 * (delays.max_ns or 0)
         if requests == 0 or delays.samples < FEWEST_TO_ADAPT or not long_enough:
+            stretch.end_ns = next_ns
             return
-        rate_per_s = requests / interval.length_ns * 1e9
+        rate_per_s = requests / (ended_ns - stretch.start_ns) * 1e9
         better = plan(self._estimator.memory // 2, rate_per_s, delays)
         survived = _survived(rate_per_s, delays)
         now, then = (
@@ -341,11 +371,14 @@ class FridgeMeter:
             for fridges in (self._open.fridges, better)
         )
         if then * WORTH_IT < now:
-            self.replace(better, interval.end_ns)
+            self.replace(better, ended_ns)
+        self._stretch = _Stretch(max(ended_ns, next_ns - STRETCH_NS), next_ns, self._open.kernel.arrivals)
 
     def replace(self, fridges: Fridges, now_ns: int) -> None:
         """Let requests enter these fridges from now on; drain the previous ones."""
         self._open.kernel.drain()
+        if self._drained:
+            self._samples.count(**self._drained.counts())
         self._drained = self._open
         kernel = self._estimator.kernel(fridges, _hashed(self._estimator.seed, now_ns))
         self._open = _Generation(fridges, kernel, now_ns)
@@ -357,6 +390,10 @@ class FridgeMeter:
         weights = inverse_variance_weights(self._open.fridges, fridge, survived, bins)
         coins = np.random.default_rng(self._estimator.seed).random(len(weights))
         self._samples.add(legs, delays_ns, np.floor(weights + coins).astype(np.int64))
+
+
+def _edge_after(time_ns: int) -> int:
+    return (time_ns // STRETCH_NS + 1) * STRETCH_NS
 
 
 def _observe(kernel: _kernels.Fridge, packets: PacketBatch) -> tuple[Array, ...]:

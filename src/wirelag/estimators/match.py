@@ -12,8 +12,8 @@ acknowledged before. docs/reference/matching.md defines requests and responses.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
@@ -21,10 +21,12 @@ from wirelag import _kernels
 from wirelag.estimators.matchers import MATCHERS, matcher_bits
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.synopses.samples import SampleBatch, Samples, Sink
+
+if TYPE_CHECKING:
+    from wirelag.packets.grouping import Grouping
 
 AUTO: Final = ("tcp", "dns", "ntp", "icmp", "quic-spin")
 
@@ -78,7 +80,7 @@ class MatchMeter:
             self._samples.add(found.legs, found.delays_ns)
             self._samples.spread.add(packets.flow_key, packets.time_ns, found.rows, found.legs, found.delays_ns)
             if self._sinks:
-                found = replace(found, tags=tags)
+                found = found._replace(tags=tags)
             for sink in self._sinks:
                 sink(packets, found)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,13 @@ from wirelag import _kernels
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, Kind, PacketBatch, TcpFlag
 from wirelag.packets.frames import Frames, endpoints
-from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.packets.roles import by_client
 from wirelag.report import Report
 from wirelag.synopses.request_response import EXCHANGE, Exchanges
+
+if TYPE_CHECKING:
+    from wirelag.packets.grouping import Grouping
 
 _LISTED: Final = 13  # purpose of the coin that decides which exchanges stay
 _NONE: Final = np.empty(0, EXCHANGE)

@@ -14,7 +14,7 @@ and S. Narayana, *Measuring Response Latencies Under Asymmetric Routing*, 2026, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import numpy as np
 
@@ -22,10 +22,12 @@ from wirelag import _kernels
 from wirelag.estimators.pirate_confidence import judged
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, PacketBatch
-from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.synopses.epochs import EPOCH, METHODS, Epochs
+
+if TYPE_CHECKING:
+    from wirelag.packets.grouping import Grouping
 
 Method = Literal["gap", "modes", "ack", "window", "syn", "auto", "blind"]
 

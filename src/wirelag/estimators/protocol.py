@@ -6,8 +6,7 @@ Law: `can` states what a method can do. No other room compares a method's name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from wirelag.packets.batch import PacketBatch
@@ -20,8 +19,7 @@ S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(NamedTuple):
     """What a method can do beyond `meter` and `estimate`."""
 
     live: bool = True  # for live traffic: its memory and messages do not grow with the packets

@@ -73,7 +73,6 @@ def info(
     from wirelag.capture.files import Capture
     from wirelag.capture.pcap import CaptureStatistics
     from wirelag.capture.source import each_of, list_files
-    from wirelag.measure.copies import find_copies
     from wirelag.measure.survey import Survey, common_share, verdicts
     from wirelag.measure.trial import Trial, try_commands, unrelated
     from wirelag.packets.batch import PacketId
@@ -116,7 +115,12 @@ def info(
     apart = None
     if len(sightings) == 2:
         apart = unrelated(sightings[0], sightings[1], (result.files[0]["file"], result.files[1]["file"]))
-    found = verdicts(total, trial, common, apart, find_copies(read))
+    copies = None
+    if len(read) > 1:
+        from wirelag.measure.copies import find_copies
+
+        copies = find_copies(read)
+    found = verdicts(total, trial, common, apart, copies)
     commands = [{"command": v.command, "applies": v.applies, "sure": v.sure, "why": v.why} for v in found]
     result.facts = _facts(statistics, total) | {"commands": commands}
     if several:

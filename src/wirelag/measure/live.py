@@ -13,7 +13,8 @@ import numpy as np
 from wirelag.estimators.drive import drive
 from wirelag.estimators.protocol import Meter
 from wirelag.measure.groups import LEAST_MEMORY, Groups
-from wirelag.measure.response import ResponseSettings, by_group, guess_note
+from wirelag.measure.response import ResponseSettings, guess_note
+from wirelag.measure.response_entries import GroupParts
 from wirelag.measure.response_method import Chooser, Heard, ResponseMeter
 from wirelag.measure.result import Entry
 from wirelag.measure.rtt import RANKED, legs
@@ -351,7 +352,8 @@ class Responses:
             part.epochs = epochs
             part.estimated = None if beside is None else beside.report().during(interval)
             most = max(1, self.groups.memory // ENTRY_BYTES)
-            entries = by_group(found, groups.by, most, beside)[0] if groups.by else []
+            parts = GroupParts(found, groups.by, most, beside) if groups.by else None
+            entries = [parts.entry(place) for place in parts.order().tolist()] if parts else []
             part.groups, part.by_group = entries.copy, [GroupPart.of(one) for e in entries for one in e.by_method()]
             self.groups.add(part)
         return part

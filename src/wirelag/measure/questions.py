@@ -5,13 +5,15 @@ A group without an estimate fails no agreement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.errors import SettingError
-from wirelag.stats.sla import Delays, Sla
 from wirelag.units import Duration, duration_ns, format_duration
+
+if TYPE_CHECKING:
+    from wirelag.stats.sla import Delays, Sla
 
 MOST_NAMED: Final = 3  # groups in a sentence
 
@@ -33,7 +35,7 @@ class Questions:
         limits = above if isinstance(above, Sequence) and not isinstance(above, str) else [above] if above else []
         texts = sla if isinstance(sla, Sequence) and not isinstance(sla, str) else [sla] if sla else []
         try:
-            slas = tuple(Sla.parse(text) for text in texts)
+            slas = tuple(_slas(texts))
         except TypeError:
             raise SettingError("sla", "give text: p99<50ms") from None
         except ValueError as error:
@@ -89,6 +91,13 @@ class Questions:
     def sentences(self, delays: Delays) -> list[str]:
         """The same in words."""
         return [_share_text(limit, delays) for limit in self.above_ns] + [sla.sentence(delays) for sla in self.slas]
+
+
+def _slas(texts: Iterable[str]) -> Iterator[Sla]:
+    for text in texts:
+        from wirelag.stats.sla import Sla
+
+        yield Sla.parse(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,34 +8,32 @@ both, its figures are those of paired exchanges, and the estimates stand beside 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError, WirelagError
-from wirelag.measure.copies import refuse_copies
-from wirelag.measure.groups import OTHER, Groups, in_order, other_note
-from wirelag.measure.hints import because
-from wirelag.measure.points import Progress, own_file
+from wirelag.measure.group_entries import GroupEntries
+from wirelag.measure.groups import Groups, other_note
 from wirelag.measure.questions import Questions, failing_groups, named
+from wirelag.measure.response_entries import GROUP_BYTES, GroupParts, Synopsis, entries_beside, entry_of, over_time
 from wirelag.measure.result import DelayResult, Entry
 from wirelag.measure.slowest import keep_exchanges, slowest_exchanges
-from wirelag.units import Duration, Size, duration_ns, format_time, many, one_of, size_bytes, within
+from wirelag.units import Duration, Size, duration_ns, many, one_of, size_bytes, within
 
 if TYPE_CHECKING:
     from wirelag.capture.packet_rows import ExchangeRows
     from wirelag.capture.source import Packets, PacketSource
     from wirelag.estimators.pirate import Pirate
+    from wirelag.measure.points import Progress
     from wirelag.measure.response_method import Heard, ResponseMeter
     from wirelag.packets.filters import Filter
     from wirelag.packets.frames import Frames
     from wirelag.packets.intervals import Interval
     from wirelag.packets.roles import Server
     from wirelag.report import Report
-    from wirelag.stats.distribution import Distribution
     from wirelag.stats.sla import Delays
     from wirelag.synopses.epochs import Epochs
 
@@ -46,31 +44,6 @@ LONGEST_GAP_NS: Final = 1 << 40
 LEAST_MEMORY: Final = 8 << 10
 SHOWN: Final = 60  # intervals of interval="auto"
 FEW_ANSWERED: Final = 0.5  # share of epochs below which figures do not speak for all of them
-GROUP_BYTES: Final = 10_000  # of a group: its report, and bins that hold delays
-
-
-class Synopsis(Protocol):
-    """What a report is computed from: epochs of flows, or exchanges."""
-
-    rows: Any
-    counts: dict[str, int]
-
-    def report(self) -> Report:
-        """The report over all rows."""
-
-    def of(self, rows: Any) -> Synopsis:
-        """A part of the rows."""
-
-    def groups(self, by: str) -> Iterator[tuple[str, Synopsis]]:
-        """By server, flow or client, the largest first."""
-
-    @property
-    def times_ns(self) -> Any:
-        """The time of each row."""
-
-    @property
-    def delays(self) -> Distribution:
-        """Single response times, where known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +88,13 @@ class ResponseSettings:
         return Pirate(method, self.memory, self.epoch_ns, self.fewest, self.gap_ns, self.literal)
 
 
-@dataclass(frozen=True)
 class _Hearing:
     """The meter as the loop needs it."""
 
-    settings: ResponseSettings
-    frames: Frames
     points: ClassVar[tuple[str, ...]] = ("tap",)
+
+    def __init__(self, settings: ResponseSettings, frames: Frames | None) -> None:
+        self.settings, self.frames = settings, frames
 
     def meter(self, point: str) -> ResponseMeter:
         from wirelag.measure.response_method import ResponseMeter
@@ -224,7 +197,9 @@ def response(
 
     listen_ns = None if duration is None else duration_ns(duration, "duration")
     packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns, cores=cores_of(cores))
-    if not force:
+    if not force and len(packets.names) > 1:
+        from wirelag.measure.copies import refuse_copies
+
         refuse_copies(packets)
     return measure_response(packets, settings, exchanges=exchanges, progress=progress)
 
@@ -248,16 +223,18 @@ def measure_response(
 ) -> ResponseResult:
     """The same, with checked settings."""
     from wirelag.capture.source import Listening
-    from wirelag.measure.loop import cut
     from wirelag.measure.response_method import Chooser
     from wirelag.packets.frames import Frames
 
     if exchanges is not False and not settings.may_pair:
         raise SettingError("exchanges", f"--method {settings.method} times no single exchange; use --method pairs")
-    path = None if isinstance(exchanges, bool) else own_file(exchanges, packets.names, "exchanges")
+    path = None
+    if not isinstance(exchanges, bool):
+        from wirelag.measure.points import own_file
+
+        path = own_file(exchanges, packets.names, "exchanges")
     frames = Frames()
-    ((when, (heard,)),) = cut(_Hearing(settings, frames), {"tap": progress(packets)})
-    _need_clients(heard, packets, settings.servers)
+    when, heard = hear(packets, settings, frames, progress)
     if settings.choose_interval:
         interval_ns = max(settings.epoch_ns, when.length_ns // SHOWN)
         settings = replace(settings, interval_ns=interval_ns, choose_interval=False)
@@ -279,40 +256,70 @@ def measure_response(
     return result
 
 
+def hear(
+    packets: Packets, settings: ResponseSettings, frames: Frames | None = None, progress: Progress = iter
+) -> tuple[Interval, Heard]:
+    """Both methods over all packets; an error if there is nothing to measure."""
+    from wirelag.measure.loop import cut
+
+    ((when, (heard,)),) = cut(_Hearing(settings, frames), {"tap": progress(packets)})
+    _need_clients(heard, packets, settings.servers)
+    return when, heard
+
+
 def result_of(found: Synopsis, settings: ResponseSettings, beside: Epochs | None = None) -> ResponseResult:
     """The result from epochs or exchanges, and estimates beside these: in total, by group and over time."""
     groups = settings.groups
-    (total,) = _beside([_entry("all", "all", found)], [] if beside is None else [_entry("all", "all", beside)])
+    (total,) = entries_beside(
+        [entry_of("all", "all", found)], [] if beside is None else [entry_of("all", "all", beside)]
+    )
     result = ResponseResult(total, by=groups.by or "", each=settings.each_group, found=found, beside=beside)
     result.sort, result.top = groups.sort or "mean", groups.shown
-    entries, more = by_group(found, groups.by, groups.fit(GROUP_BYTES), beside) if groups.by else ([], 0)
-    result.groups = in_order(entries, result.sort)
-    held = sum(entry.report.samples for entry in entries if entry.key == OTHER)
-    result.notes += other_note(f"{more:,}", held, result.report.samples, groups.memory)
+    verdicts = _verdicts(result, settings.questions)
+    if groups.by:
+        parts = GroupParts(found, groups.by, groups.fit(GROUP_BYTES), beside)
+        result.groups = GroupEntries(parts.order(result.sort), lambda place: verdicts(parts.entry(place)))
+        result.notes += other_note(f"{parts.more:,}", parts.in_other, result.report.samples, groups.memory)
     result.intervals = over_time(found, beside, settings.interval_ns) if settings.interval_ns else []
     for one in result.total.by_method():
         if "abstained" in one.report.details:
             result.abstained = _abstained(one.report)
             result.notes += _promise(one.report)
     result.notes += result.interval_notes() + _set_aside(result.report) + result.abstained
+    verdicts(result.total)
     _ask(result, settings.questions)
     return result
 
 
-def _ask(result: ResponseResult, questions: Questions) -> None:
-    """Put questions to the total and to every group: to exchanges, and to estimates as far as means answer them."""
-    if result.beside is None or result.total.estimated is None:
-        result.ask(questions, _asked(result.total), {entry.key: _asked(entry) for entry in result.groups})
-        return
-    servers, unknown = _servers(result.beside)
-    parts = result.beside.groups(result.by) if questions and result.by else ()
-    inside = {key: _servers(part)[0] for key, part in parts}
-    for entry in (result.total, *result.groups):
-        unasked = servers if entry is result.total else inside.get(entry.key, [])
+def _verdicts(result: ResponseResult, questions: Questions) -> Callable[[Entry], Entry]:
+    """What puts questions to an entry: to exchanges, and to estimates as far as means answer them."""
+    if not questions:
+        return lambda entry: entry
+    inside: dict[str, list[str]] = {}  # servers with estimates beside exchanges, by group
+    if result.beside is not None and result.total.estimated is not None:
+        parts = result.beside.groups(result.by) if result.by else ()
+        inside = {key: _servers(part)[0] for key, part in parts}
+
+    def ask(entry: Entry) -> Entry:
         delays, other = _asked(entry), entry.estimated
+        unasked = _servers(result.beside)[0] if entry is result.total and result.beside else inside.get(entry.key, [])
         entry.verdicts = questions.of_both(delays, _asked(other), unasked) if other else questions.of(delays)
-    result.notes += questions.sentences_of_both(_asked(result.total), _asked(result.total.estimated), servers, unknown)
-    result.notes += failing_groups([(entry.key, entry.verdicts) for entry in result.groups])
+        return entry
+
+    return ask
+
+
+def _ask(result: ResponseResult, questions: Questions) -> None:
+    """The answers of the total and of groups, in words."""
+    if not questions:
+        return
+    delays, estimated = _asked(result.total), result.total.estimated
+    if result.beside is None or estimated is None:
+        result.notes += questions.sentences(delays)
+    else:
+        result.notes += questions.sentences_of_both(delays, _asked(estimated), *_servers(result.beside))
+    if questions.slas:
+        result.notes += failing_groups((entry.key, entry.verdicts) for entry in result.groups)
 
 
 def _servers(epochs: Epochs) -> tuple[list[str], list[str]]:
@@ -327,73 +334,6 @@ def _asked(entry: Entry) -> Delays:
 
     mean = entry.report.mean
     return entry.delays if entry.delays.samples else Mean(None if mean is None else mean * 1e9)
-
-
-def _entry(scope: str, key: str, found: Synopsis, when: Interval | None = None) -> Entry:
-    delays = found.delays.compact() if scope == "group" else found.delays
-    return Entry(scope, key, found.report().during(when), delays)
-
-
-def _beside(entries: list[Entry], estimated: list[Entry]) -> list[Entry]:
-    """Entries by key, those of estimates beside those of exchanges; estimates alone are entries, too."""
-    known = {entry.key: entry for entry in entries}
-    for entry in estimated:
-        if entry.key in known:
-            known[entry.key].estimated = entry
-        else:
-            known[entry.key] = entry
-    return list(known.values())
-
-
-def by_group(found: Synopsis, by: str, most: int, beside: Epochs | None = None) -> tuple[list[Entry], int]:
-    """Slowest first, then those without an estimate, and how many groups are beyond.
-
-    The groups with the most rows are kept; those beyond `most` are merged into "other".
-    """
-    (paired, more), (estimated, others) = _groups(found, by, most), _groups(beside, by, most) if beside else ([], 0)
-    entries = _beside(paired, estimated)
-    entries.sort(key=lambda one: (one.key == OTHER, -(one.report.mean if one.report.mean is not None else -1.0)))
-    return entries, more + others
-
-
-def _groups(found: Synopsis, by: str, most: int) -> tuple[list[Entry], int]:
-    import numpy as np
-
-    entries: list[Entry] = []
-    rest: list[Any] = []
-    for key, part in found.groups(by):
-        if len(entries) < most:
-            entries.append(_entry("group", key, part))
-        else:
-            rest.append(part.rows)
-    if rest:
-        others = copy(found)
-        others.rows = np.concatenate(rest)
-        entries.append(_entry("group", OTHER, others))
-    return entries, len(rest)
-
-
-def over_time(found: Synopsis, beside: Epochs | None, interval_ns: int) -> list[Entry]:
-    """Split by the time of each row."""
-    parts = _beside(_by_time(found, interval_ns), [] if beside is None else _by_time(beside, interval_ns))
-    return sorted(parts, key=lambda entry: entry.report.interval.start_ns if entry.report.interval else 0)
-
-
-def _by_time(found: Synopsis, interval_ns: int) -> list[Entry]:
-    import numpy as np
-
-    from wirelag.packets.intervals import Interval
-    from wirelag.synopses.request_response import Exchanges
-
-    found = found.parted() if isinstance(found, Exchanges) else found
-    places = found.times_ns // interval_ns
-    order = np.argsort(places, kind="stable")
-    entries = []
-    for rows in np.split(order, np.flatnonzero(np.diff(places[order])) + 1) if len(order) else []:
-        place = int(places[rows[0]])
-        when = Interval(place * interval_ns, (place + 1) * interval_ns)
-        entries.append(_entry("interval", format_time(when.start_ns), found.of(rows), when))
-    return entries
 
 
 # ---- notes ----
@@ -442,6 +382,8 @@ def _need_clients(heard: Heard, packets: Packets, servers: tuple[Server, ...]) -
     """Without a packet from a client: say why, and what to do."""
     names = ", ".join(packets.names)
     if not heard.from_clients + heard.from_servers + heard.left_out:
+        from wirelag.measure.hints import because
+
         raise WirelagError(f"{names}: no packets to measure{because(packets, 'response')}")
     if servers and not heard.from_clients:
         wanted = ", ".join(str(server) for server in servers)

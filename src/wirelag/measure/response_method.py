@@ -14,18 +14,18 @@ Memory: what is known of 2^16 servers and of 2^16 flows, and 2^16 exchanges of 1
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag.packets.batch import PacketBatch
+from wirelag.packets.distinct import distinct, numbered, places_among
 from wirelag.packets.roles import LOOK_AHEAD_NS, Roles, ahead
-from wirelag.synopses.epochs import Epochs, ends_text
-from wirelag.synopses.request_response import NOT_SINGLE, NOT_WAITING, UDP, Exchanges, Told
+from wirelag.synopses.epochs import Epochs, ends_texts, telling
+from wirelag.synopses.key_counts import KeyCounts
+from wirelag.synopses.request_response import NOT_SINGLE, NOT_WAITING, UDP, Exchanges, KnownFlows
 
 if TYPE_CHECKING:
     from wirelag.ebpf.pirate import KernelPirate
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from wirelag.packets.intervals import Interval
 
 Array = npt.NDArray[Any]
-Ends = tuple[int, ...]
 
 MOST_KNOWN: Final = 1 << 16  # servers, and flows, that are remembered from interval to interval
 MOST_BATCHES: Final = 256  # of few packets each, that wait side by side
@@ -44,7 +43,7 @@ MOST_HELD: Final = 1 << 16  # exchanges that wait for a verdict about their flow
 _SERVER: Final = np.uint64(0xFFFFFFFF)  # port and protocol of the server, in the last word of the ends
 
 
-@dataclass
+@dataclass(eq=False)
 class Heard:
     """The synopses of an interval, and how many packets clients and servers sent."""
 
@@ -77,7 +76,7 @@ class ResponseMeter:
         self._pirate = pirate or settings.pirate().meter("tap")
         pairs = Pairs(settings.memory, from_client=lambda _: self._asked, frames=frames)  # type: ignore[arg-type, return-value]
         self._pairs = pairs.meter("tap")
-        self._ways: dict[Ends, None] = {}  # directions of flows that were taken for a client's, in earlier intervals
+        self._ways: Array = np.empty((0, 5), np.uint64)  # directions that were a client's, in earlier intervals
         self._clients = self._servers = self._left_out = 0
         self._waiting: list[PacketBatch] | None = None if settings.servers else []
         self._begin_ns = 0
@@ -142,14 +141,14 @@ class ResponseMeter:
     def _end(self, epochs: Epochs, exchanges: Exchanges) -> Heard:
         epochs = epochs.one_way(self._ways).without_paced()
         if not self._at_end:
-            self._ways |= dict.fromkeys(_keys(np.unique(epochs.ends, axis=0)))
-            _forget(self._ways, MOST_KNOWN)
+            ways = np.concatenate([self._ways, distinct(epochs.ends).rows])
+            self._ways = ways[numbered(ways)[1]][-MOST_KNOWN:]
         heard = Heard(epochs, exchanges, self._clients, self._servers, self._left_out, self._roles.guessed)
         self._clients = self._servers = self._left_out = 0
         return heard
 
 
-@dataclass
+@dataclass(eq=False)
 class Chosen:
     """What each method is to report. None: it applies to nothing."""
 
@@ -175,8 +174,8 @@ class Chooser:
 
     def __init__(self, method: str | None, fewest: int) -> None:
         self._method, self._fewest = method, fewest
-        self._servers: dict[Ends, tuple[int, int, int]] = {}  # exchanges: single, of clients that do not wait, all
-        self._flows: dict[Ends, Told] = {}  # that had an exchange
+        self._servers = KeyCounts(words=3, columns=3)  # exchanges: single, of clients that do not wait, all
+        self._flows = KnownFlows()
         self._held: Array | None = None
         self._pairs = method == "pairs"
 
@@ -197,13 +196,13 @@ class Chooser:
         else:
             chosen = self._split(exchanges, epochs)
         for known in (self._servers, self._flows):
-            _forget(known, MOST_KNOWN)
+            known.forget(MOST_KNOWN)
         return chosen
 
     def _split(self, exchanges: Exchanges, epochs: Epochs) -> Chosen:
         both = np.concatenate([exchanges.rows["ends"].reshape(-1, 5), epochs.ends])
-        flows, place = np.unique(both, axis=0, return_inverse=True)
-        of_exchange, of_epoch = np.split(place.reshape(-1), [len(exchanges)])
+        flows, _, place = distinct(both)
+        of_exchange, of_epoch = np.split(place, [len(exchanges)])
         flags = exchanges.rows["flags"]
 
         def count(places: Array, weights: Array | None = None) -> Array:
@@ -213,19 +212,19 @@ class Chooser:
         overlapping = count(of_exchange[(flags & NOT_WAITING) != 0])
         known = count(of_exchange)
         requests, estimates = (count(of_epoch, epochs.rows[name]) for name in ("requests", "count"))
-        told = [self._flows.get(ends) for ends in _keys(flows)]
-        answers = np.array([one is not None for one in told], bool)
-        overlap = np.array([one is not None and one.mark != 0 for one in told], bool)
+        at = self._flows.places(flows)
+        answers = at >= 0
+        overlap = np.zeros(len(flows), np.bool_)
+        overlap[answers] = self._flows.told(at[answers]).mark != 0
         names = flows[:, 2:].copy()
         names[:, 2] &= _SERVER
-        servers, server = np.unique(names, axis=0, return_inverse=True)
-        server = server.reshape(-1)
+        servers, _, server = distinct(names)
 
         def by_server(values: Array) -> Array:
             return np.bincount(server, values, minlength=len(servers)).astype(np.int64)
 
         new = np.stack([by_server(values) for values in (single, overlapping, known)], axis=1)
-        so_far = self._remember(servers, new)
+        so_far = self._servers.add(servers, new)
         waits = so_far[:, 0] > so_far[:, 1]
         hopeless = (so_far[:, 0] == 0) & (so_far[:, 1] == 0) & (so_far[:, 2] > 0) & (by_server(estimates) == 0)
         paired = (waits | hopeless)[server] & ~overlap & (answers | (requests < self._fewest))
@@ -233,22 +232,13 @@ class Chooser:
         busiest = np.zeros(len(servers), np.int64)
         np.maximum.at(busiest, server, requests)
         faint = (so_far[:, 2] == 0) & (busiest < self._fewest) & self._pairs
-        unheard = sorted({ends_text(ends, "server") for ends in flows[faint[server]].tolist()})
+        unheard = sorted(_servers_named(flows[faint[server]]))
         rest = epochs.of(~paired[of_epoch] & ~faint[server[of_epoch]])
         return Chosen(
             exchanges.of(paired[of_exchange]) if self._pairs else None,
             rest if len(rest) or not self._pairs else None,
             unheard,
         )
-
-    def _remember(self, servers: Array, new: Array) -> Array:
-        """Add what an interval showed; returns all that is known of these servers."""
-        totals = new.copy()
-        for i, server in enumerate(_keys(servers)):
-            totals[i] += self._servers.pop(server, (0, 0, 0))
-            single, overlapping, known = totals[i].tolist()
-            self._servers[server] = single, overlapping, known  # now the one heard last
-        return totals
 
     def _settled(self, exchanges: Exchanges, epochs: Epochs, last: bool) -> Exchanges:
         """Exchanges that can be judged.
@@ -261,10 +251,11 @@ class Chooser:
         exchanges = replace(exchanges, rows=rows)
         if last or not len(rows):
             return exchanges
-        flows, place, counts = np.unique(rows["ends"], axis=0, return_inverse=True, return_counts=True)
-        place = place.reshape(-1)
-        told_ns = {tuple(ends): int(told["end_ns"].max()) for ends, told in epochs.by_ends()}
-        until_ns = np.array([told_ns.get(ends, -1) for ends in _keys(flows)], np.int64)
+        flows, _, place = distinct(rows["ends"])
+        counts = np.bincount(place)
+        until_ns = np.full(len(flows), -1, np.int64)
+        of_epoch = places_among(flows, epochs.ends)
+        np.maximum.at(until_ns, of_epoch[of_epoch >= 0], epochs.rows["end_ns"][of_epoch >= 0])
         busy = (flows[:, 4] & np.uint64(0xFF) == UDP) & (counts >= self._fewest)
         held = busy[place] & (rows["begin_ns"] > until_ns[place])
         if not held.any() or np.count_nonzero(held) > MOST_HELD:
@@ -273,16 +264,7 @@ class Chooser:
         return exchanges.of(~held)
 
 
-def _keys(rows: Array) -> list[Ends]:
-    return [tuple(words) for words in rows.tolist()]
-
-
-def _forget(known: dict[Ends, Any], most: int) -> None:
-    """Keep `most` entries; those heard least recently go first."""
-    for key in list(islice(known, max(0, len(known) - most))):
-        del known[key]
-
-
 def _servers_named(ends: Array) -> dict[str, None]:
-    distinct: Iterable[list[int]] = np.unique(ends.reshape(-1, 5), axis=0).tolist()
-    return dict.fromkeys(ends_text(words, "server") for words in distinct)
+    """Names of the servers of these flows, in the order of flows."""
+    words = telling(distinct(ends.reshape(-1, 5)).rows, "server")
+    return dict.fromkeys(ends_texts(words[numbered(words)[1]], "server"))

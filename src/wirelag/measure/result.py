@@ -6,7 +6,6 @@ presents them in another form.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,6 +52,8 @@ class Result(ABC):
 
     def to_json_text(self) -> Iterable[str]:
         """The JSON in pieces, as the command prints it."""
+        import json
+
         yield json.dumps(self.to_dict(), indent=2) + "\n"
 
     @abstractmethod
@@ -121,7 +122,7 @@ class Result(ABC):
     __repr__ = __str__
 
 
-@dataclass
+@dataclass(eq=False)
 class Entry:
     """One report and its subject: the total, a leg, a segment, an interval or a group."""
 
@@ -299,6 +300,7 @@ class DelayResult(Result):
         if not self.groups:
             yield from super().to_json_text()
             return
+        import json
         from textwrap import indent
 
         yield json.dumps(self._summary(), indent=2).removesuffix("\n}") + ',\n  "groups": ['

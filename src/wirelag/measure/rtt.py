@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError
-from wirelag.measure.copies import refuse_copies
 from wirelag.measure.groups import Groups, other_note
-from wirelag.measure.points import Progress, own_file
 from wirelag.measure.questions import MOST_NAMED, Questions, Verdicts, broken_text
 from wirelag.measure.result import DelayResult, Entry, doubt
 from wirelag.measure.slowest import listed
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from wirelag.capture.table import Table
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
+    from wirelag.measure.points import Progress
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
     from wirelag.synopses.connections import Connections
@@ -224,7 +223,9 @@ def rtt(
 
     listen_ns = None if duration is None else duration_ns(duration, "duration")
     packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns, cores=settings.cores)
-    if not force:
+    if not force and len(packets.names) > 1:
+        from wirelag.measure.copies import refuse_copies
+
         refuse_copies(packets)
     return measure_rtt(packets, settings, samples=samples, charts=charts, progress=progress)
 
@@ -255,6 +256,7 @@ def measure_rtt(
             sinks.append(kept.add)
         elif samples is not False:
             from wirelag.capture.sample_file import SampleFile
+            from wirelag.measure.points import own_file
 
             sinks.append(stack.enter_context(SampleFile(own_file(samples, packets.names))).add)
         result = _measured(packets, settings, sinks, progress)

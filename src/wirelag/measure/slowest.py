@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wirelag.errors import SettingError
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from wirelag.synopses.slowest import Slowest
 
 
-@dataclass(frozen=True)
-class Slow:
+class Slow(NamedTuple):
     """One sample: its delay, when it began, its packets, and a display filter for each capture that has some."""
 
     delay_ns: int

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from wirelag.capture.files import Capture
     from wirelag.capture.source import Statistics
     from wirelag.measure.points import Progress
-    from wirelag.measure.response import ResponseResult
+    from wirelag.measure.response_method import Chosen
     from wirelag.packets.batch import PacketBatch
+    from wirelag.synopses.epochs import Epochs
+    from wirelag.synopses.request_response import Exchanges
     from wirelag.twopoint.sketch import Sighting
 
 Observer: TypeAlias = "Callable[[PacketBatch], None]"
@@ -88,12 +90,14 @@ class _FirstPackets:
 
 def try_commands(capture: Capture, observers: Sequence[Observer], progress: Progress) -> Trial:
     """Read a capture once: observers see all of it, `rtt` and `response` its first packets."""
-    from wirelag.measure.response import ResponseSettings, measure_response
+    from wirelag.measure.response import ResponseSettings, hear
+    from wirelag.measure.response_method import Chooser
     from wirelag.packets.intervals import Interval
 
-    packets, trial = _FirstPackets(capture, observers, progress), Trial()
+    packets, trial, settings = _FirstPackets(capture, observers, progress), Trial(), ResponseSettings()
     try:
-        _count_servers(trial, measure_response(packets, ResponseSettings()))
+        _, heard = hear(packets, settings)
+        _count_servers(trial, Chooser(settings.method, settings.fewest).choose(heard))
     except WirelagError:
         if not packets.read:
             raise  # the capture cannot be read; otherwise `response` has nothing to measure
@@ -102,20 +106,23 @@ def try_commands(capture: Capture, observers: Sequence[Observer], progress: Prog
     return trial
 
 
-def _count_servers(trial: Trial, result: ResponseResult) -> None:
+def _count_servers(trial: Trial, chosen: Chosen) -> None:
+    """Which servers `response` would have a row for, and why some of them have no estimate."""
     from wirelag.synopses.epochs import MEANING
 
-    trial.servers = len(result.groups)
-    for entry in result.groups:
-        report = entry.report
-        if report.mean is not None:
+    servers: dict[str, Exchanges | Epochs] = dict(chosen.main.parts("server"))
+    for name, epochs in chosen.beside.parts("server") if chosen.beside else ():
+        servers.setdefault(name, epochs)
+    for part in servers.values():
+        trial.servers += 1
+        if part.mean is not None:
             trial.timed += 1
-        elif abstained := report.details.get("abstained"):
+            continue
+        report = part.report()
+        if abstained := report.details.get("abstained"):
             trial.whys[MEANING[max(abstained, key=abstained.__getitem__)]] += 1
         elif report.reason:
             trial.whys[report.reason] += 1
-    if not trial.servers and result.report.mean is not None:
-        trial.timed = trial.servers = 1
 
 
 def unrelated(up: Sighting, down: Sighting, names: tuple[str, str]) -> str:

@@ -9,7 +9,7 @@ import enum
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -105,8 +105,7 @@ class PacketId:
         return self.flow | self.length << 1 | self.ip_id << 2 | self.transport << 3
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """A piece of a capture: its bytes from `offset` on. It keeps frames reachable."""
 
     name: str

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -124,8 +124,7 @@ def control_payload(number: int) -> bytes:
     return bytes([_CONTROL_FIRST]) + _CONTROL_MAGIC.to_bytes(4, "big") + (number & 0xFFFFFFFF).to_bytes(4, "big")
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(NamedTuple):
     """Where an interval begins. It may replace the previous edge, which then was none."""
 
     name: int

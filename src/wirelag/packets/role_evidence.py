@@ -13,6 +13,7 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.packets.addresses import address_keys
 from wirelag.packets.batch import Flag, PacketBatch
+from wirelag.packets.distinct import distinct
 
 Words = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
@@ -33,16 +34,15 @@ def endpoint_keys(packets: PacketBatch) -> tuple[Words, Words]:
 
 def popular_endpoints(to: Words, of: Words) -> Words:
     """Endpoints with several peers, in rising order."""
-    pairs = np.unique(np.stack([np.concatenate([to, of]), np.concatenate([of, to])], axis=1), axis=0)
-    endpoints, peers = np.unique(pairs[:, 0], return_counts=True)
-    return endpoints[peers > 1]
+    pairs = distinct(np.stack([np.concatenate([to, of]), np.concatenate([of, to])], axis=1)).rows[:, 0]
+    again = np.flatnonzero(pairs[1:] == pairs[:-1])  # in rising order: the same endpoint with the next peer
+    return distinct(pairs[again]).rows
 
 
 def ways_of_clients(packets: PacketBatch, rows: Places) -> tuple[Words, Bools, npt.NDArray[np.uint8]]:
     """Conversations of these rows by time, whether the client's packets are REVERSE, and the kind of the first one."""
     packets = packets[rows]
-    keys, first, flow = np.unique(packets.flow_key, return_index=True, return_inverse=True)
-    flow = flow.reshape(-1)
+    keys, first, flow = distinct(packets.flow_key)
     backwards = packets.has(Flag.REVERSE)
     one_way = np.bincount(flow, backwards) % np.bincount(flow) == 0
     data = np.flatnonzero(packets.payload_length > 1)  # a keep-alive probe has one byte at most

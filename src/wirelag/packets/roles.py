@@ -19,6 +19,7 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.packets.addresses import Direction
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
+from wirelag.packets.distinct import distinct
 from wirelag.packets.role_evidence import endpoint_keys, popular_endpoints, ways_of_clients
 
 Words = npt.NDArray[np.uint64]
@@ -145,8 +146,8 @@ class Roles:
         """The same for rows that nothing else tells: as was guessed before; else the first to speak is the client."""
         keys, backwards = packets.flow_key, packets.has(Flag.REVERSE)
         whole = ~packets.has(Flag.LATER)
-        distinct, first = np.unique(keys[whole], return_index=True)
-        new = ~_among(distinct, self._guessed)
+        flows, first, _ = distinct(keys[whole])
+        new = ~_among(flows, self._guessed)
         if new.any():
             at = np.flatnonzero(whole)[np.sort(first[new])]  # by time: batches do not matter when memory is full
             self._guess(keys[at], backwards[at], packets.kind[at])
@@ -172,8 +173,8 @@ class Roles:
         grants = (tcp & ((message & TcpFlag.SYN) != 0) & ~asks) | (wireguard & (message == 2))
         opening = np.flatnonzero(asks | grants)
         answers = grants[opening]
-        keys, first = np.unique(np.where(answers, of[opening], to[opening]), return_index=True)
-        return keys, opening[first]
+        found = distinct(np.where(answers, of[opening], to[opening]))
+        return found.rows, opening[found.first]
 
     def _serves(self, keys: Words, rows: npt.NDArray[np.intp], learned: Words, since: npt.NDArray[np.intp]) -> Bools:
         serves = self._known_among(keys)

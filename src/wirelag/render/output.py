@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from wirelag.errors import WirelagError, need_polars
@@ -56,6 +54,8 @@ def _json(result: Result, out: IO[str]) -> None:
 
 
 def _json_lines(result: Result, out: IO[str]) -> None:
+    import json
+
     out.writelines(json.dumps({"command": result.command} | part) + "\n" for part in result.parts())
 
 
@@ -98,7 +98,7 @@ def opened(path: str | None, binary: bool = False, option: str = "-o") -> Iterat
             yield out
         return
     try:
-        with Path(path).open("wb" if binary else "w") as file, _gathered(file) if binary else nullcontext(file) as out:
+        with open(path, "wb" if binary else "w") as file, _gathered(file) if binary else nullcontext(file) as out:
             yield out
     except OSError as error:
         raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with {option}") from None
@@ -121,6 +121,7 @@ def _gathered(out: IO[bytes]) -> Iterator[IO[bytes]]:
 def write_html(path: str, page: str) -> None:
     """Write a page, or say why that is not possible."""
     try:
-        Path(path).write_bytes(page.encode("utf-8", "backslashreplace"))
+        with open(path, "wb") as file:
+            file.write(page.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with --html") from None

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from wirelag.capture.table import Table
 from wirelag.report import QUANTILES
 
 if TYPE_CHECKING:
+    from wirelag.capture.table import Table
     from wirelag.measure.result import Entry
     from wirelag.report import Report
 
@@ -88,6 +88,8 @@ def _label(name: str) -> str:
 
 def table_of(rows: Sequence[dict[str, Any]], command: str = "") -> Table:
     """Rows as a table: text, truths, whole numbers and floats, also where a column has no value or no row."""
+    from wirelag.capture.table import Table
+
     kinds = ((TEXTS, "String"), (COUNTS, "Int64"), (TRUTHS, "Boolean"))
     names = COLUMNS[command] if command in COLUMNS else tuple(rows[0])
     schema = {name: next((kind for some, kind in kinds if name in some), "Float64") for name in names}

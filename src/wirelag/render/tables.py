@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 WIDEST_KEY: Final = 44
 UNKNOWN: Final = "-"
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
+MOST_TOP: Final = 1000  # groups that a table may well show
 _SHORT_KEY: Final = 15  # an IPv4 address
 
 
@@ -130,7 +131,8 @@ def shown_groups(result: DelayResult) -> Sequence[Entry]:
 def more_groups(result: DelayResult) -> list[str]:
     """How many groups the table leaves out."""
     more = len(result.groups) - result.top
-    return [f"and {more:,} more groups (--top {len(result.groups)}, --format csv)"] if more > 0 else []
+    top = f"--top {len(result.groups)}, " if more <= MOST_TOP else ""
+    return [f"and {more:,} more groups ({top}--format csv)"] if more > 0 else []
 
 
 def slowest_lines(result: DelayResult) -> list[str]:

@@ -101,7 +101,7 @@ class Certainty:
     def mean_ci_ns(self) -> Bounds | None:
         """The interval of the mean."""
         delays = self._delays
-        if self.why_none is not None or delays.mean_ns is None or self._mean_error is None:
+        if delays.mean_ns is None or self.why_none is not None or self._mean_error is None:
             return None
         low, high = bounds(delays.mean_ns, self._mean_error, delays.mean_ns - (delays.min_ns or 0))
         return max(0.0, low), high

@@ -33,6 +33,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wirelag.packets.distinct import distinct
 from wirelag.stats.distribution import Z95, wilson
 from wirelag.stats.slow_levels import SLOWEST, slowness
 
@@ -164,7 +165,7 @@ def alike_over(slots: Ints, sums: Ints, counts: Ints, groups: Ints | None = None
     if not len(slots):
         return NOT_ALIKE
     slots = (slots - slots.min()).astype(np.int64)
-    group = np.zeros(len(slots), np.int64) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    group = np.zeros(len(slots), np.int64) if groups is None else distinct(groups).place
     apart = sums - counts * (np.bincount(group, sums) / np.maximum(np.bincount(group, counts), 1.0))[group]
     whole = over_time(np.bincount(slots, apart), np.bincount(slots, counts), len(slots))
     lasts, length = _neighbours_alike(slots, apart, counts, group), int(slots.max()) + 1
@@ -184,8 +185,8 @@ def _neighbours_alike(slots: Ints, sums: Ints, counts: Ints, group: Ints | None 
     span = 2 << int(slots.max()).bit_length()  # so that slots of different groups are never neighbours
     place = np.zeros(len(slots), np.int64) if group is None else group
     means = np.bincount(place, sums) / np.maximum(np.bincount(place, counts), 1.0)
-    keys, part = np.unique(place * span + slots, return_inverse=True)
-    apart = np.bincount(part.reshape(-1), sums - counts * means[place])
+    keys, _, part = distinct(place * span + slots)
+    apart = np.bincount(part, sums - counts * means[place])
     while (seen := (int(slots.max()) + 1)) >= _COARSEST:
         near = np.diff(keys) == 1
         before, after, pairs = apart[:-1][near], apart[1:][near], int(near.sum())

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from wirelag.stats.certainty import Certainty, Effect, Sources
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.over_time import NOT_ALIKE, Alike
+from wirelag.stats.over_time import FEWEST_DELAYS, NOT_ALIKE, Alike
 from wirelag.stats.random_groups import MIDDLES_COARSE_NS, RandomGroups
 from wirelag.stats.time_slots import TimeSlots
 
@@ -66,3 +66,11 @@ def spread_of(flow_key: Ints, times_ns: Ints, delays_ns: Ints) -> Spread:
     rows, legs = np.arange(len(flow_key), dtype=np.uint32), np.zeros(len(flow_key), np.uint8)
     spread.add(np.ascontiguousarray(flow_key), times_ns, rows, legs, np.ascontiguousarray(delays_ns))
     return spread
+
+
+def made_sure(delays: Distribution, flow_key: Ints, times_ns: Ints, delays_ns: Ints, alike: Alike) -> Distribution:
+    """These delays of one leg, with intervals from how they vary; for few delays nobody needs to know it."""
+    if delays.samples < FEWEST_DELAYS:
+        delays.certainty = Certainty(delays, lambda: Sources(None, Effect(None, delays)))
+        return delays
+    return spread_of(flow_key, times_ns, delays_ns).sure(delays, alike)

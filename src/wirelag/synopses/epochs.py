@@ -5,7 +5,7 @@ Memory: 232 bytes per epoch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.packets.batch import to_address
+from wirelag.packets.distinct import distinct, places_among
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
 
@@ -52,7 +53,7 @@ TCP: Final = 6
 TUNNEL: Final = 1 << 8  # in the last word of the ends: a tunnel, whose contents are hidden
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Epochs:
     """The synopsis: ended epochs, and counts of packets."""
 
@@ -94,20 +95,21 @@ class Epochs:
             rows["reason"][of] = REASONS.index(reason)
         return replace(self, rows=rows)
 
-    def one_way(self, before: Collection[tuple[int, ...]] = ()) -> Epochs:
+    def one_way(self, before: Array | None = None) -> Epochs:
         """If both directions of a flow were taken for a client's, keep the one heard first, or in `before`."""
-        distinct, first, place = np.unique(self.ends, axis=0, return_index=True, return_inverse=True)
-        since = dict(zip(map(tuple, distinct.tolist()), self.rows["start_ns"][first].tolist(), strict=True))
-        kept = np.array(
-            [_reversed(ends) not in before and ns <= since.get(_reversed(ends), ns) for ends, ns in since.items()], bool
-        )
-        return self if kept.all() else self.of(kept[place.reshape(-1)])
+        ends, first, place = distinct(self.ends)
+        since_ns = self.rows["start_ns"][first]
+        back = places_among(ends, _reversed(ends))
+        kept = (back < 0) | (since_ns <= since_ns[back])
+        if before is not None and len(before):
+            kept &= places_among(before, _reversed(ends)) < 0
+        return self if kept.all() else self.of(kept[place])
 
     def without_paced(self) -> Epochs:
         """No estimate for a flow that in most epochs had a pace of its own: it takes a few epochs to show."""
         if not (self.rows["reason"] == PACED).any():
             return self
-        flow = np.unique(self.ends, axis=0, return_inverse=True)[1].reshape(-1)
+        flow = distinct(self.ends).place
         answered, paced = self.rows["count"] > 0, self.rows["reason"] == PACED
         wrong = answered & (np.bincount(flow, paced) > np.bincount(flow, answered))[flow]
         rows = self.rows.copy()
@@ -118,17 +120,19 @@ class Epochs:
 
     def by_ends(self) -> Iterator[tuple[list[int], Array]]:
         """Rows of each flow."""
-        distinct, place = np.unique(self.ends, axis=0, return_inverse=True)
-        order = np.argsort(place.reshape(-1), kind="stable")
-        counts = np.bincount(place.reshape(-1), minlength=len(distinct))
+        ends, _, place = distinct(self.ends)
+        order = np.argsort(place, kind="stable")
+        counts = np.bincount(place, minlength=len(ends))
         ends_at = np.cumsum(counts)
-        for ends, count, end in zip(distinct.tolist(), counts, ends_at, strict=True):
-            yield ends, self.rows[order[end - count : end]]
+        for words, count, end in zip(ends.tolist(), counts, ends_at, strict=True):
+            yield words, self.rows[order[end - count : end]]
 
-    def groups(self, by: str) -> Iterator[tuple[str, Epochs]]:
+    def parts(self, by: str) -> Iterator[tuple[str, Epochs]]:
         """Epochs of each flow, client or server, most responses first."""
         for name, rows in named(self.ends, by, self.rows["count"]):
             yield name, self.of(rows)
+
+    groups = parts
 
     @property
     def times_ns(self) -> npt.NDArray[np.int64]:
@@ -145,8 +149,15 @@ class Epochs:
         """Endpoints of each epoch in five words: addresses, ports and protocol."""
         return self.rows.view("<u8").reshape(-1, len(_kernels.EPOCH_COLUMNS))[:, ENDS:]
 
-    def report(self) -> Report:
-        """All epochs together: the sum of all latencies over their number, never a mean of means."""
+    @property
+    def mean(self) -> float | None:
+        """The sum of all latencies over their number, never a mean of means; in seconds."""
+        answered = self.rows["count"] > 0
+        samples = int(self.rows["count"][answered].sum())
+        return float(self.rows["sum_ns"][answered].sum()) / samples / 1e9 if samples else None
+
+    def report(self, delays: Distribution | None = None) -> Report:
+        """All epochs together; they have no single delays."""
         rows = self.rows
         answered = rows[rows["count"] > 0]
         samples = int(answered["count"].sum())
@@ -165,7 +176,7 @@ class Epochs:
             ci95=ci95,
             reason=None if samples else "no epoch has an estimate",
             details={
-                "method": sorted({METHODS[method] for method in np.unique(rows["method"])}),
+                "method": sorted(METHODS[method] for method in np.flatnonzero(np.bincount(rows["method"]))),
                 "epochs": len(rows),
                 "answered": len(answered),
                 "abstained": {REASONS[i]: int(n) for i, n in enumerate(reasons) if n},
@@ -183,26 +194,51 @@ class Epochs:
 
 def named(ends: Array, by: str, weights: Array) -> Iterator[tuple[str, Array]]:
     """Rows with the same flow, client or server, by name, largest weight first."""
-    distinct, inverse = np.unique(ends, axis=0, return_inverse=True)
-    texts = np.array([ends_text(words, by) for words in distinct.tolist()], object)
-    names, of_ends = np.unique(texts, return_inverse=True)
-    if not len(names):
+    words, _, inverse = distinct(telling(ends, by))
+    names = sorted(set(texts := ends_texts(words, by)))
+    if not names:
         return
-    place = of_ends[inverse.reshape(-1)]
+    numbers = {name: number for number, name in enumerate(names)}
+    place = np.array([numbers[text] for text in texts])[inverse]
     members = np.split(np.argsort(place, kind="stable"), np.cumsum(np.bincount(place))[:-1])
-    for group in np.argsort(-np.bincount(place, weights), kind="stable"):
-        yield str(names[group]), members[group]
+    for group in np.argsort(-np.bincount(place, weights), kind="stable").tolist():
+        yield names[group], members[group]
+
+
+def telling(ends: Array, by: str) -> Array:
+    """The words that tell flows, clients or servers apart; the others are 0."""
+    words: Array = np.array(ends)
+    if by == "client":
+        words[:, 2:] = 0
+    elif by == "server":
+        words[:, :2], words[:, 4] = 0, words[:, 4] & np.uint64(0xFFFF0000)
+    return words
+
+
+def ends_texts(ends: Array, by: str) -> list[str]:
+    """The name of each row, as `ends_text` says it; an address is formatted once."""
+    if by != "flow":
+        return [ends_text(words, by) for words in ends.tolist()]
+    addresses, _, place = distinct(ends[:, :4].reshape(-1, 2))
+    texts = [_endpoint(high, low) for high, low in addresses.tolist()]
+    return [
+        _flow_text(texts[src], texts[dst], ports)
+        for (src, dst), ports in zip(place.reshape(-1, 2).tolist(), ends[:, 4].tolist(), strict=True)
+    ]
 
 
 def ends_text(words: list[int], by: str) -> str:
     """Five words (source, destination, ports and protocol) as the name of a flow, of its client or of its server."""
-    src, dst = (_endpoint(words[i], words[i + 1]) for i in (0, 2))
-    src_port, dst_port, protocol = words[4] >> 32, words[4] >> 16 & 0xFFFF, words[4] & 0xFF
     if by == "client":
-        return src
-    server = _with_port(dst, dst_port)
-    name = {6: "tcp", 17: "udp", 50: "esp"}.get(protocol, str(protocol))
-    return server if by == "server" else f"{_with_port(src, src_port)} > {server} {name}"
+        return _endpoint(words[0], words[1])
+    if by == "server":
+        return _with_port(_endpoint(words[2], words[3]), words[4] >> 16 & 0xFFFF)
+    return _flow_text(_endpoint(words[0], words[1]), _endpoint(words[2], words[3]), words[4])
+
+
+def _flow_text(src: str, dst: str, ports: int) -> str:
+    name = {6: "tcp", 17: "udp", 50: "esp"}.get(ports & 0xFF, str(ports & 0xFF))
+    return f"{_with_port(src, ports >> 32)} > {_with_port(dst, ports >> 16 & 0xFFFF)} {name}"
 
 
 def _to_many(ends: Array) -> Array:
@@ -215,11 +251,12 @@ def _to_many(ends: Array) -> Array:
     return ~to_one
 
 
-def _reversed(ends: tuple[int, ...]) -> tuple[int, ...]:
-    """The same flow in the other direction."""
-    src_high, src_low, dst_high, dst_low, ports = ends
-    there, back, protocol = ports >> 32, ports >> 16 & 0xFFFF, ports & 0xFF
-    return dst_high, dst_low, src_high, src_low, back << 32 | there << 16 | protocol
+def _reversed(ends: Array) -> Array:
+    """The same flows in the other direction."""
+    half, port = np.uint64(32), np.uint64(16)
+    ports = ends[:, 4]
+    back = (ports >> port & np.uint64(0xFFFF)) << half | (ports >> half) << port | ports & np.uint64(0xFF)
+    return np.column_stack((ends[:, 2:4], ends[:, :2], back))
 
 
 def _endpoint(high: int, low: int) -> str:
@@ -235,7 +272,7 @@ def _with_port(address: str, port: int) -> str:
 def _bound_ns(rows: Array, mean_ns: float) -> float | None:
     """Half of the 95% interval of a ratio of sums. Flows are independent; if there are few, their epochs count."""
     for members in (rows["key"], np.arange(len(rows))):
-        _, place = np.unique(members, return_inverse=True)
+        place = distinct(members).place
         sums = np.bincount(place, rows["sum_ns"].astype(np.float64))
         counts = np.bincount(place, rows["count"].astype(np.float64))
         if len(sums) >= FEWEST:

@@ -5,19 +5,20 @@ docs/reference/pairs.md defines the columns. Memory: 128 bytes per exchange.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from operator import add
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from wirelag.packets.distinct import distinct
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.over_time import NOT_ALIKE, Alike, alike_ns
-from wirelag.stats.spread import spread_of
+from wirelag.stats.spread import made_sure
 from wirelag.synopses.epochs import PACED, Epochs, named
+from wirelag.synopses.key_counts import KeyCounts
 from wirelag.synopses.samples import facts
 
 Array = npt.NDArray[Any]
@@ -48,56 +49,92 @@ EXCHANGE: Final = np.dtype(
 
 
 class Told(NamedTuple):
-    """What the packets of a client tell about a flow with exchanges; counts of epochs are of those with an estimate."""
+    """What the packets of clients tell about flows with exchanges; counts of epochs are of those with an estimate."""
 
-    exchanges: int = 0
-    datagrams: int = 0  # requests of a flow of datagrams
-    epochs: int = 0
-    several: int = 0  # epochs that surely had several requests in flight
-    pipelined: int = 0  # exchanges
-    between: int = 0  # those that fill neither little nor most of the time from one request to the next
-    alike: int = 0  # of these, with request and response of a size
-    spans: int = 0  # epochs of datagrams,
-    paced: int = 0  # and those in which they had a pace of their own
-
-    def adding(self, more: Told) -> Told:
-        """With these, too."""
-        return Told(*map(add, self, more))
-
-    def told(self, epochs: Array) -> Told:
-        """With what these epochs tell, too."""
-        if int(epochs[0]["ports"]) & 0xFF == UDP:
-            paced = int(np.count_nonzero(epochs["reason"] == PACED))
-            return self.adding(Told(datagrams=int(epochs["requests"].sum()), spans=len(epochs), paced=paced))
-        answered = epochs[epochs["count"] > 0]
-        several = (answered["in_flight"] > 1) & (answered["confidence"] >= SURE)
-        return self.adding(Told(epochs=len(answered), several=int(np.count_nonzero(several))))
+    exchanges: Array
+    datagrams: Array  # requests of flows of datagrams
+    epochs: Array
+    several: Array  # epochs that surely had several requests in flight
+    pipelined: Array  # exchanges
+    between: Array  # those that fill neither little nor most of the time from one request to the next
+    alike: Array  # of these, with request and response of a size
+    spans: Array  # epochs of datagrams,
+    paced: Array  # and those in which they had a pace of their own
 
     @property
-    def overlaps(self) -> bool:
+    def overlaps(self) -> Array:
         """Whether the client does not wait for a response before the next request."""
-        impatient = self.datagrams > 0 and self.exchanges >= MANY and 8 * self.pipelined >= self.exchanges
-        return impatient or 4 * self.exchanges < 3 * self.datagrams or 2 * self.several > self.epochs
+        impatient = (self.datagrams > 0) & (self.exchanges >= MANY) & (8 * self.pipelined >= self.exchanges)
+        return np.asarray(impatient | (4 * self.exchanges < 3 * self.datagrams) | (2 * self.several > self.epochs))
 
     @property
-    def streams(self) -> bool:
+    def streams(self) -> Array:
         """Whether both sides send datagrams on their own, as in a call.
 
         The client does not wait, and the other side does not respond at once; or the client has a pace, in which the
         other side's datagrams, of about the same size, have a place somewhere in between.
         """
-        if self.exchanges < MANY or not self.datagrams:
-            return False
-        in_step = 2 * self.paced > self.spans and 2 * self.alike > self.exchanges
-        return in_step or (self.overlaps and 4 * self.between >= self.exchanges)
+        in_step = (2 * self.paced > self.spans) & (2 * self.alike > self.exchanges)
+        in_turn = self.overlaps & (4 * self.between >= self.exchanges)
+        return np.asarray((self.exchanges >= MANY) & (self.datagrams > 0) & (in_step | in_turn))
 
     @property
-    def mark(self) -> int:
-        """The flag of its exchanges; 0: none."""
-        return STREAM if self.streams else OVERLAPPING if self.overlaps else 0
+    def mark(self) -> Array:
+        """The flag of their exchanges; 0: none."""
+        return np.where(self.streams, STREAM, np.where(self.overlaps, OVERLAPPING, 0)).astype(np.uint64)
 
 
-@dataclass(slots=True)
+class KnownFlows(KeyCounts):
+    """What is told about flows, interval after interval."""
+
+    def __init__(self) -> None:
+        super().__init__(words=5, columns=len(Told._fields))
+
+    def told(self, places: Array) -> Told:
+        """What is told about the flows at these places."""
+        return Told(*self.counts[places].T)
+
+    def add_exchanges(self, flows: Array, place: Array, rows: Array) -> None:
+        """Add exchanges, each at the place of its flow; these are the flows heard last."""
+        took, idle = rows["first_ns"] - rows["request_ns"], rows["idle_ns"]
+        between = (idle >= 0) & (7 * took >= idle) & (7 * idle >= took)
+        less, more = (size(rows["request_bytes"], rows["response_bytes"]) for size in (np.minimum, np.maximum))
+        pipelined = rows["flags"] & np.uint64(PIPELINED) != 0
+        kinds = {"exchanges": place, "pipelined": place[pipelined], "between": place[between]}
+        self.add(flows, _columns(len(flows), kinds | {"alike": place[between & (2 * less >= more)]}))
+
+    def add_epochs(self, epochs: Epochs) -> None:
+        """Add what these epochs tell about flows that had an exchange."""
+        place = self.places(epochs.ends)
+        rows, place = epochs.rows[place >= 0], place[place >= 0]
+        datagrams = rows["ports"] & np.uint64(0xFF) == UDP
+        answered = ~datagrams & (rows["count"] > 0)
+        several = answered & (rows["in_flight"] > 1) & (rows["confidence"] >= SURE)
+        paced = datagrams & (rows["reason"] == PACED)
+        kinds = {"epochs": place[answered], "several": place[several], "spans": place[datagrams], "paced": place[paced]}
+        self.counts += _columns(len(self), kinds)
+        requests = np.bincount(place[datagrams], rows["requests"][datagrams], minlength=len(self))
+        self.counts[:, Told._fields.index("datagrams")] += requests.astype(np.int64)
+
+    def marks(self, flows: Array) -> Array:
+        """The flag of each flow's exchanges; reports about a stream (RTCP) have the ports after the stream's own."""
+        marks = self.told(self.places(flows)).mark
+        before = flows.copy()
+        before[:, 4] -= np.uint64((1 << 32) + (1 << 16))
+        stream = self.places(before)
+        known = np.flatnonzero((stream >= 0) & (flows[:, 4] & np.uint64(0xFF) == UDP))
+        marks[known[self.told(stream[known]).streams]] = STREAM
+        return marks
+
+
+def _columns(flows: int, places: Mapping[str, Array]) -> Array:
+    """Counts of flows, a column for each field of `Told`, from the places of the flows that are counted."""
+    nothing = np.empty(0, np.intp)
+    counted = [np.bincount(places.get(name, nothing), minlength=flows) for name in Told._fields]
+    return np.stack(counted, axis=1).astype(np.int64)
+
+
+@dataclass(slots=True, eq=False)
 class Exchanges:
     """The synopsis: ended exchanges, and counters."""
 
@@ -117,22 +154,18 @@ class Exchanges:
         """A selection of exchanges."""
         return replace(self, rows=self.rows[rows])
 
-    def told_by(self, epochs: Epochs, known: dict[tuple[int, ...], Told] | None = None) -> Exchanges:
+    def told_by(self, epochs: Epochs, known: KnownFlows | None = None) -> Exchanges:
         """Mark the flows whose client packets alone show that they do not wait for a response before the next request.
 
         Such a client sends a request upon each response: the two alternate, though they do not belong together. So do,
         for a while, datagrams of streams in both directions, such as a call's.
         `known` is what earlier intervals told of flows with exchanges; this one is added to it.
         """
-        flows, place = np.unique(self.rows["ends"], axis=0, return_inverse=True)
-        known = {} if known is None else known
-        place = place.reshape(-1)
-        for flow, told in zip(map(tuple, flows.tolist()), _counted(self.rows, place, len(flows)), strict=True):
-            known[flow] = known.pop(flow, Told()).adding(told)  # now the one heard last
-        for ends, rows in epochs.by_ends():
-            if (flow := tuple(ends)) in known:
-                known[flow] = known[flow].told(rows)
-        marks = np.array([_mark(tuple(flow), known) for flow in flows.tolist()], np.uint64)
+        known = KnownFlows() if known is None else known
+        flows, _, place = distinct(self.rows["ends"])
+        known.add_exchanges(flows, place, self.rows)
+        known.add_epochs(epochs)
+        marks = known.marks(flows)
         if not marks.any():
             return self
         rows = self.rows.copy()
@@ -164,7 +197,14 @@ class Exchanges:
         """Response times."""
         single, times = self.single, Distribution()
         times.add(single.response_ns)
-        return spread_of(single.rows["key"], single.times_ns, single.response_ns).sure(times, self.alike)
+        return made_sure(times, single.rows["key"], single.times_ns, single.response_ns, self.alike)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean response time in seconds."""
+        single = (self.rows["flags"] & NOT_SINGLE) == 0
+        times_ns = np.maximum(self.response_ns[single], 0)
+        return int(times_ns.sum()) / len(times_ns) / 1e9 if len(times_ns) else None
 
     def parted(self, groups: Array | None = None) -> Exchanges:
         """Itself, and its parts will know how response times are alike in all, or within each of these groups.
@@ -176,8 +216,13 @@ class Exchanges:
         found = alike_ns(self.times_ns[single], self.response_ns[single], np.ones(int(single.sum())), of_group)
         return replace(self, alike=found if groups is not None else Alike(found.lasts))
 
-    def groups(self, by: str) -> Iterator[tuple[str, Exchanges]]:
+    def parts(self, by: str) -> Iterator[tuple[str, Exchanges]]:
         """Exchanges of each flow, client or server, most exchanges first."""
+        for name, rows in named(self.rows["ends"], by, np.ones(len(self.rows))):
+            yield name, self.of(rows)
+
+    def groups(self, by: str) -> Iterator[tuple[str, Exchanges]]:
+        """The same, and they know how long response times stay alike within each of them."""
         members = list(named(self.rows["ends"], by, np.ones(len(self.rows))))
         group = np.empty(len(self.rows), np.int64)
         for number, (_, rows) in enumerate(members):
@@ -186,10 +231,10 @@ class Exchanges:
         for name, rows in members:
             yield name, whole.of(rows)
 
-    def report(self) -> Report:
-        """The report over all exchanges."""
-        single = self.single
-        rows, times = single.rows, self.delays
+    def report(self, delays: Distribution | None = None) -> Report:
+        """The report over all exchanges, whose delays are these."""
+        single, times = self.single, self.delays if delays is None else delays
+        rows = single.rows
         first_ns = rows["first_ns"] - rows["request_ns"]
         to_server, to_client = rows["network_server_ns"], rows["network_client_ns"]
         thought = (rows["idle_ns"] >= 0) & (to_client >= 0)
@@ -218,25 +263,6 @@ class Exchanges:
             },
             **facts(times),
         )
-
-
-def _mark(flow: tuple[int, ...], known: dict[tuple[int, ...], Told]) -> int:
-    """The flag of its exchanges; reports about a stream (RTCP) have the ports after the stream's own."""
-    *hosts, ports = flow
-    stream = known.get((*hosts, ports - (1 << 32) - (1 << 16))) if ports & 0xFF == UDP else None
-    return STREAM if stream is not None and stream.streams else known[flow].mark
-
-
-def _counted(rows: Array, place: Array, flows: int) -> Iterator[Told]:
-    """What the exchanges of each flow tell, by its place."""
-    took, idle = rows["first_ns"] - rows["request_ns"], rows["idle_ns"]
-    between = (idle >= 0) & (7 * took >= idle) & (7 * idle >= took)
-    less, more = (size(rows["request_bytes"], rows["response_bytes"]) for size in (np.minimum, np.maximum))
-    pipelined = rows["flags"] & np.uint64(PIPELINED) != 0
-    kinds = (place, place[pipelined], place[between], place[between & (2 * less >= more)])
-    counts = [np.bincount(kind, minlength=flows).tolist() for kind in kinds]
-    for exchanges, *others in zip(*counts, strict=True):
-        yield Told(exchanges, 0, 0, 0, *others)
 
 
 def _mean(values_ns: Array) -> float | None:

@@ -7,8 +7,7 @@ and lossless. Delays by group are in group_delays.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +29,7 @@ _NO_SPREAD: Final = Spread()  # of a group, which has connections
 Ints = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class SampleBatch:
+class SampleBatch(NamedTuple):
     """The samples of one packet batch, one row each."""
 
     rows: Ints  # rows of the responses in the packet batch

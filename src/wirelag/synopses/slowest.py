@@ -83,11 +83,12 @@ class Slowest:
     def of_exchanges(self, exchanges: Exchanges) -> None:
         """Add exchanges with a single response time, in the order of their response."""
         rows = exchanges.single.rows
-        rows = rows[np.argsort(rows["last_ns"], kind="stable")]
-        delays_ns = rows["last_ns"] - rows["request_ns"]
+        order = np.argsort(rows["last_ns"], kind="stable")
+        delays_ns = (rows["last_ns"] - rows["request_ns"])[order]
         chosen = self.candidates(delays_ns)
+        rows, delays_ns = rows[order[chosen]], delays_ns[chosen]
         found = np.zeros(len(chosen), SLOW)
-        found["delay_ns"], found["time_ns"] = delays_ns[chosen], rows["request_ns"][chosen]
-        found["first"], found["last"] = rows["begin_frame"][chosen], rows["last_frame"][chosen]
-        found["ends"] = rows["ends"][chosen]
+        found["delay_ns"], found["time_ns"] = delays_ns, rows["request_ns"]
+        found["first"], found["last"] = rows["begin_frame"], rows["last_frame"]
+        found["ends"] = rows["ends"]
         self.add(found)
