@@ -1,167 +1,409 @@
 """Answers: how many of the 95% intervals that are printed hold the long-run value, on delays that are not only queues.
 
-Sixteen processes over 30 s, 10 to 100,000 packets, by `rtt` (pings to eight servers), `response` (requests to four
-servers) and `oneway` (three flows; join, and lda, rda, finecomb where packets keep their order): of the total, of rows
-of 7.5 s, of groups. "silent" is the share of figures without an interval.
+Seventeen processes over 30 s, and connections with levels, by 10 to 100,000 delays: `rtt` (pings to eight servers),
+`response` (requests to four servers) and `oneway` (three flows), of the total, of rows of 7.5 s, of groups. The
+statistics of the commands are called directly; that a command says the same of a capture is checked first. A figure
+without an interval is silent. Each share has twice its standard error beside it, from how captures differ.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from answer_captures import HEADER, write_exchanges, write_frames
+from coverage_reports import ROW_NS, Kinds, crossings, responses, round_trips
 from delay_processes import LEVELS, PROCESSES, SECONDS, Process, sizes_of_connections
-from traces import arguments, show
+from traces import show
 
 import wirelag
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.support.pings import write_pings
 
-FIGURES = ("mean", "0.5", "0.9", "0.99")
-NAMES = ("mean", "p50", "p90", "p99")
-COUNTS = (10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
-FEW, MANY = 1_000, 10_000  # the edges of sizes in the tables
-INTERVAL = "7.5s"
+FIGURES = {"mean": "mean", "0.5": "p50", "0.9": "p90", "0.99": "p99"}
+# Packets, and captures of each: with fewer than 32 delays there is never an interval.
+CAPTURES = {10: 3, 30: 3, 100: 100, 300: 100, 1_000: 100, 3_000: 100, 10_000: 80, 30_000: 40, 100_000: 20}
+QUICK = {100: 8, 1_000: 8}
+SUMS = {1_000: 12, 10_000: 4}  # of lda, rda and finecomb, by the command: they differ from join in the mean alone
 FIFO = ("lda", "rda", "finecomb")
+ASKED = (0.93, 0.97)
+APART = 0.25  # seconds from a request to the next, at least
 BEGIN_NS = 1_767_225_600_000_000_000
+KINDS = ("total", "rows", "groups")
 
-Case = tuple[str, str, str]  # command, kind, process
-Told = dict[tuple[Case, int, str], list[int]]  # by size and figure: intervals, those that hold the truth, all
-
-
-def count(told: Told, case: Case, packets: int, entries: Iterable[Any], truth: dict[str, float]) -> None:
-    """Count the intervals of reports."""
-    for report in entries:
-        if not report.samples:
-            continue
-        for figure in FIGURES:
-            ends, cell = report.ci95.get(figure), told[case, packets, figure]
-            cell[2] += 1
-            if ends is not None:
-                cell[0] += 1
-                cell[1] += ends[0] <= truth[figure] <= ends[1]
+Key = tuple[str, str, str, int, str]  # command, kind, process, packets, figure
 
 
-def rtt(told: Told, folder: Path, rng: np.random.Generator, process: Process, packets: int) -> None:
-    """Round trips of pings, by server."""
+class Cell:
+    """Intervals of many captures: how many, how many hold the truth, and how many could have been."""
+
+    def __init__(self) -> None:
+        self.captures: dict[int, list[int]] = defaultdict(lambda: [0, 0])  # told, right
+        self.asked = 0
+
+    def add(self, capture: int, right: bool | None) -> None:
+        """Count a figure; None: it is silent."""
+        self.asked += 1
+        if right is not None:
+            one = self.captures[capture]
+            one[0] += 1
+            one[1] += right
+
+    def merge(self, other: Cell, apart: int) -> None:
+        """Add another, whose captures are not these; the same number means the same ones."""
+        self.asked += other.asked
+        for capture, (told, right) in other.captures.items():
+            one = self.captures[hash((apart, capture))]
+            one[0] += told
+            one[1] += right
+
+    @property
+    def told(self) -> int:
+        """How many intervals there are."""
+        return sum(told for told, _ in self.captures.values())
+
+    @property
+    def share(self) -> float:
+        """The share that holds the truth."""
+        return sum(right for _, right in self.captures.values()) / max(1, self.told)
+
+    @property
+    def error(self) -> float:
+        """Its standard error: intervals of one capture are not independent, captures are."""
+        each = np.array(list(self.captures.values()), float).reshape(-1, 2)
+        if len(each) < 2:
+            return 1.0
+        apart = each[:, 1] - self.share * each[:, 0]
+        by_captures = np.sqrt(float(apart @ apart) * len(each) / (len(each) - 1)) / self.told
+        return float(max(by_captures, np.sqrt(0.95 * 0.05 / self.told)))  # also if all or none are right
+
+
+Told = dict[Key, Cell]
+
+
+class Recording(NamedTuple):
+    """Delays of a capture: when each request, or packet, was sent, and of which connection and group it is."""
+
+    sent_ns: Any
+    delays_ns: Any
+    connection: Any
+    group: Any
+
+
+# ---- recordings of a command ----
+
+
+def pings(rng: np.random.Generator, process: Process, packets: int) -> Recording:
+    """Pings to eight servers, or to servers with a level each."""
     sent = np.sort(rng.uniform(0, SECONDS, packets))
     if process is LEVELS:
         which = sizes_of_connections(rng, packets)
         delays = process.law(rng, int(which.max()) + 1)[which] * rng.uniform(0.95, 1.05, packets)
     else:
         which, delays = rng.integers(0, 8, packets), process.over_time(rng, sent)
-    path = folder / "pings.pcap"
-    write_pings(path, 0x20000000 + which, BEGIN_NS + _ns(sent), _ns(delays))
-    result = wirelag.rtt(path, by="server", interval=INTERVAL)
-    parts = {"total": [result.total], "rows": result.intervals}
-    if process is not LEVELS:  # a group has a level of its own
-        parts["groups"] = list(result.groups)
-    for kind, entries in parts.items():
-        count(told, ("rtt", kind, process.name), packets, (entry.report for entry in entries), process.truth)
+    return Recording(BEGIN_NS + _ns(sent), _ns(delays), which, which)
 
 
-def response(told: Told, folder: Path, rng: np.random.Generator, process: Process, packets: int) -> None:
-    """Exchanges of one request and one response: each connection has a handshake and three of them."""
+def requests(rng: np.random.Generator, process: Process, packets: int) -> Recording:
+    """Connections of three exchanges each, with four servers."""
     connections = max(2, packets // 3)
-    asked = np.sort(rng.uniform(0, SECONDS, (connections, 4)), axis=1)
+    # The first is a handshake; the next request comes after the response.
+    asked = np.sort(rng.uniform(0, SECONDS - 3 * APART, (connections, 4)), axis=1) + APART * np.arange(4)
     order = np.argsort(asked, axis=None)
     delays = np.empty(asked.size)
     delays[order] = process.over_time(rng, asked.ravel()[order])
-    answered = asked + delays.reshape(asked.shape)
-    server, client = rng.integers(0, 4, connections), rng.integers(0, 200, connections)
-    path = folder / "exchanges.pcap"
-    write_exchanges(path, asked, answered, answered + 1e-4, server, client)
-    result = wirelag.response(path, by="server", interval=INTERVAL)
-    if result.report.estimator != "pairs":
-        return
-    for kind, entries in (("total", [result.total]), ("rows", result.intervals), ("groups", result.groups)):
-        count(told, ("response", kind, process.name), packets, (entry.report for entry in entries), process.truth)
+    server = np.repeat(rng.integers(0, 4, connections), 4)
+    return Recording(BEGIN_NS + _ns(asked.ravel()), _ns(delays), np.repeat(np.arange(connections), 4), server)
 
 
-def oneway(told: Told, folder: Path, rng: np.random.Generator, process: Process, packets: int) -> None:
+def packets_of_flows(rng: np.random.Generator, process: Process, packets: int) -> Recording:
     """Packets of three flows."""
     sent = np.sort(rng.uniform(0, SECONDS, packets))
-    frame = np.zeros(packets, HEADER)
-    frame["type"], frame["version"], frame["ttl"], frame["protocol"] = 0x0800, 0x45, 64, 17
-    frame["source"], frame["target"] = 0x0A000001 + rng.integers(0, 3, packets), 0xC6336401
-    frame["from_port"], frame["to_port"], frame["length"], frame["id"] = 5000, 5001, 140, np.arange(packets) & 0xFFFF
-    frame["seq"] = np.arange(packets)
-    up, down = folder / "up.pcap", folder / "down.pcap"
-    write_frames(up, sent, frame)
-    write_frames(down, sent + process.over_time(rng, sent), frame)
-    for estimator in ("join", *(FIFO if process.fifo else ())):
-        result = wirelag.oneway(up, down, clock="none", estimator=estimator, by="source", interval=INTERVAL)
-        for kind, entries in (("total", [result.total]), ("rows", result.intervals), ("groups", result.groups)):
-            reports = (entry.report for entry in entries)
-            count(told, (f"oneway {estimator}", kind, process.name), packets, reports, process.truth)
+    flow = rng.integers(0, 3, packets)
+    return Recording(BEGIN_NS + _ns(sent), _ns(process.over_time(rng, sent)), flow, flow)
 
 
 def _ns(seconds: Any) -> Any:
     return np.round(seconds * 1e9).astype(np.int64)
 
 
-COMMANDS = {"rtt": rtt, "response": response, "oneway": oneway}
+def _keys(rng: np.random.Generator, one: Recording) -> Any:
+    return rng.integers(0, 2**64, int(one.connection.max()) + 1, np.uint64)[one.connection]
 
 
-def run(job: tuple[str, int, int, int]) -> Told:
-    """All captures of a command, a process and a size."""
-    command, place, packets, captures = job
-    process = (*PROCESSES, LEVELS)[place]
-    told: Told = defaultdict(lambda: [0, 0, 0])
+def _in_order(one: Recording, keys: Any) -> tuple[Any, Recording, Any]:
+    """By the time of the response."""
+    seen_ns = one.sent_ns + one.delays_ns
+    order = np.argsort(seen_ns, kind="stable")
+    return seen_ns[order], Recording(*(column[order] for column in one)), keys[order]
+
+
+# ---- what the statistics of a command say of a recording ----
+
+
+def of_pings(one: Recording, keys: Any) -> Kinds:
+    """As `rtt`."""
+    seen_ns, one, keys = _in_order(one, keys)
+    return round_trips(seen_ns, one.delays_ns, keys, one.group)
+
+
+def of_requests(one: Recording, keys: Any) -> Kinds:
+    """As `response`: handshakes are no exchanges."""
+    exchange = np.arange(len(keys)) % 4 > 0
+    seen_ns, one, keys = _in_order(Recording(*(column[exchange] for column in one)), keys[exchange])
+    return responses(one.sent_ns, seen_ns, keys, one.group)
+
+
+def of_packets(one: Recording, keys: Any) -> Kinds:
+    """As `oneway`."""
+    return crossings(one.sent_ns, one.delays_ns, one.group)
+
+
+DIRECT: dict[str, tuple[Callable[..., Recording], Callable[..., Kinds]]] = {
+    "rtt": (pings, of_pings),
+    "response": (requests, of_requests),
+    "oneway": (packets_of_flows, of_packets),
+}
+
+
+# ---- what a command says of a capture ----
+
+
+def _options(by: str) -> dict[str, Any]:
+    return {"by": by, "interval": f"{ROW_NS}ns"}
+
+
+def _kinds(result: Any) -> Kinds:
+    parts = {"total": [result.total], "rows": result.intervals, "groups": result.groups}
+    return {kind: [entry.report.ci95 for entry in entries] for kind, entries in parts.items()}
+
+
+def _flow_keys(path: Path) -> Any:
+    return np.concatenate([batch.flow_key for batch in wirelag.read(path)])
+
+
+def command_rtt(folder: Path, one: Recording) -> tuple[Kinds, Any]:
+    """What `rtt` says of these pings, and their flow keys."""
+    path = folder / "pings.pcap"
+    write_pings(path, 0x20000000 + one.group, one.sent_ns, one.delays_ns)
+    keys = np.empty(2 * len(one.group), np.uint64)
+    keys[np.argsort(np.concatenate((one.sent_ns, one.sent_ns + one.delays_ns)), kind="stable")] = _flow_keys(path)
+    return _kinds(wirelag.rtt(path, **_options("server"))), keys[: len(one.group)]
+
+
+def command_response(folder: Path, one: Recording) -> tuple[Kinds, Any]:
+    """What `response` says of these exchanges, and their flow keys."""
+    path = folder / "exchanges.pcap"
+    asked, answered = ((part - BEGIN_NS).reshape(-1, 4) / 1e9 for part in (one.sent_ns, one.sent_ns + one.delays_ns))
+    server = one.group[::4]
+    write_exchanges(path, asked, answered, answered + 1e-4, server, np.arange(len(server)) % 200)
+    seconds = np.concatenate([part.ravel() for part in (asked, answered, answered + 1e-4)])
+    keys = np.empty(len(seconds), np.uint64)
+    keys[np.argsort(_ns(seconds), kind="stable")] = _flow_keys(path)
+    return _kinds(wirelag.response(path, **_options("server"))), keys[: asked.size]
+
+
+def command_oneway(folder: Path, one: Recording, estimator: str = "join") -> tuple[Kinds, Any]:
+    """What `oneway` says of these packets; it needs no flow keys."""
+    packets = len(one.group)
+    frame = np.zeros(packets, HEADER)
+    frame["type"], frame["version"], frame["ttl"], frame["protocol"] = 0x0800, 0x45, 64, 17
+    frame["source"], frame["target"] = 0x0A000001 + one.group, 0xC6336401
+    frame["from_port"], frame["to_port"], frame["length"], frame["id"] = 5000, 5001, 140, np.arange(packets) & 0xFFFF
+    frame["seq"] = np.arange(packets)
+    up, down = folder / "up.pcap", folder / "down.pcap"
+    sent = (one.sent_ns - BEGIN_NS) / 1e9
+    write_frames(up, sent, frame)
+    write_frames(down, sent + one.delays_ns / 1e9, frame)
+    return _kinds(wirelag.oneway(up, down, clock="none", estimator=estimator, **_options("source"))), one.group
+
+
+COMMANDS: dict[str, Callable[..., tuple[Kinds, Any]]] = {
+    "rtt": command_rtt,
+    "response": command_response,
+    "oneway": command_oneway,
+}
+
+
+def differs(seed: int) -> list[str]:
+    """Commands that say something else of a capture than their statistics, called directly."""
+    found = []
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(captures):
-            rng = np.random.default_rng([seed, place, packets, len(command)])
-            COMMANDS[command](told, Path(folder), rng, process, packets)
+        for command, (record, direct) in DIRECT.items():
+            for process, packets in ((PROCESSES[0], 1_000), (PROCESSES[4], 3_000)):
+                one = record(np.random.default_rng(seed), process, packets)
+                said, keys = COMMANDS[command](Path(folder), one)
+                expected = direct(one, keys)
+                if not all(_same(said[kind], expected[kind]) for kind in KINDS):
+                    found.append(f"{command}, {process.name}")
+    return found
+
+
+def _same(said: Iterable[Any], expected: Iterable[Any]) -> bool:
+    """Whether intervals are the same to a microsecond (captures are written from seconds), in any order.
+
+    A row in which packets only arrive has none.
+    """
+    first, second = (sorted(sorted((name, *ends) for name, ends in one.items()) for one in part if one)
+                     for part in (said, expected))  # fmt: skip
+    names = [[[name for name, *_ in one] for one in part] for part in (first, second)]
+    ends = [np.array([end for one in part for _, *both in one for end in both]) for part in (first, second)]
+    return names[0] == names[1] and bool(np.allclose(*ends, rtol=0, atol=1e-6))
+
+
+# ---- counting ----
+
+
+def count(told: Told, case: tuple[str, str, int], capture: int, kinds: Kinds, truth: dict[str, float]) -> None:
+    """Count the intervals of a capture, by command, process and number of packets."""
+    command, process, packets = case
+    for kind, reports in kinds.items():
+        if kind == "groups" and process == LEVELS.name:  # a group has a level of its own
+            continue
+        for ci95 in reports:
+            for figure in FIGURES:
+                ends, cell = ci95.get(figure), told[command, kind, process, packets, figure]
+                cell.add(capture, None if ends is None else ends[0] <= truth[figure] <= ends[1])
+
+
+def run(job: tuple[str, int, int, int, int]) -> Told:
+    """All captures of a command, a process and a size."""
+    command, place, packets, captures, seed = job
+    process = (*PROCESSES, LEVELS)[place]
+    told: Told = defaultdict(Cell)
+    with tempfile.TemporaryDirectory() as folder:
+        for capture in range(captures):
+            rng = np.random.default_rng([seed, capture, place, packets, len(command)])
+            if command in DIRECT:
+                record, direct = DIRECT[command]
+                one = record(rng, process, packets)
+                kinds = direct(one, _keys(rng, one))
+            else:
+                one = packets_of_flows(rng, process, packets)
+                kinds, _ = command_oneway(Path(folder), one, command.removeprefix("oneway "))
+            count(told, (command, process.name, packets), capture, kinds, process.truth)
     return dict(told)
 
 
-def rows(told: Told, sizes: list[int]) -> Iterator[list[str]]:
-    """For each process and kind: coverage by figure, of all figures, how many, and the share without an interval."""
-    for case in dict.fromkeys(case for case, packets, _ in told if packets in sizes):
-        cells = [np.sum([told.get((case, size, figure), [0, 0, 0]) for size in sizes], axis=0) for figure in FIGURES]
-        whole = np.sum(cells, axis=0)
-        yield [*case, *map(_share, [*cells, whole]), str(int(whole[0])), f"{1 - whole[0] / max(1, whole[2]):.0%}"]
+def jobs_of(quick: bool, seed: int, share: float) -> Iterator[tuple[str, int, int, int, int]]:
+    """Every capture there is to make, by command, process and size."""
+    for command in DIRECT:
+        for place in range(len(PROCESSES) + (command == "rtt")):
+            for packets, captures in (QUICK if quick else CAPTURES).items():
+                yield command, place, packets, max(2, round(captures * share)), seed
+    for place, process in enumerate(PROCESSES):
+        if process.fifo and not quick:
+            for estimator in FIFO:
+                for packets, captures in SUMS.items():
+                    yield f"oneway {estimator}", place, packets, max(2, round(captures * share)), seed
 
 
-def _share(cell: Any) -> str:
-    return f"{cell[1] / cell[0]:.1%}" + ("" if cell[0] >= 30 else f" ({int(cell[0])})") if cell[0] else "-"
+# ---- tables ----
+
+
+def pooled(told: Told, **wanted: Any) -> Cell:
+    """All cells of these commands, kinds, processes, sizes or figures, as one."""
+    whole, names = Cell(), ("command", "kind", "process", "packets", "figure")
+    for key, cell in told.items():
+        if all(key[names.index(name)] == value for name, value in wanted.items()):
+            whole.merge(cell, hash(key[:1] + key[2:4]))
+    return whole
+
+
+def judged(cell: Cell) -> str:
+    """Whether a share lies where it should: "" yes, "?" nearly (chance may explain it), "<" or ">" no."""
+    low, high = ASKED
+    if not cell.told or low <= cell.share <= high:
+        return ""
+    if low <= cell.share + 2 * cell.error and cell.share - 2 * cell.error <= high:
+        return "?"
+    return "<" if cell.share < low else ">"
+
+
+def text(cell: Cell) -> str:
+    """The share of intervals that hold the truth, with twice its error, and of figures that are silent."""
+    silent = 1 - cell.told / max(1, cell.asked)
+    if not cell.told:
+        return "silent"
+    few = " few" if cell.error > 0.02 else f"±{200 * cell.error:.1f}"
+    return f"{100 * cell.share:.1f}{few} {100 * silent:.0f}%{judged(cell) or ' '}"
+
+
+def columns(told: Told) -> list[tuple[str, str]]:
+    """Every command with its kinds."""
+    return list(dict.fromkeys((command, kind) for command, kind, *_ in told))
 
 
 def main() -> None:
-    chosen = arguments(__doc__)
-    counts = COUNTS[2:5:2] if chosen.quick else COUNTS
-    jobs = []
-    for command in COMMANDS:
-        for place in range(len(PROCESSES) + (command == "rtt")):
-            for packets in counts:
-                captures = 4 if chosen.quick else 20 if packets < FEW else 12 if packets < MANY else 4
-                if packets <= 30_000 or command != "oneway":
-                    jobs.append((command, place, packets, captures))
-    jobs.sort(key=lambda job: -job[2])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few captures: seconds, rough numbers")
+    parser.add_argument("--seed", type=int, default=0, help="other captures of the same processes")
+    parser.add_argument("--share", type=float, default=1.0, help="of the captures: fewer, so larger errors of shares")
+    parser.add_argument("--command", choices=list(DIRECT), help="only this one")
+    parser.add_argument("--processes", type=int, default=1, help="of this machine that share the work")
+    chosen = parser.parse_args()
+    if differ := differs(chosen.seed):
+        sys.exit(f"the command and its statistics, called directly, differ: {'; '.join(differ)}")
+    jobs = sorted(jobs_of(chosen.quick, chosen.seed, chosen.share), key=lambda job: -job[2] * job[3])
+    jobs = [job for job in jobs if chosen.command in (None, job[0])]
     told: Told = {}
-    with ProcessPoolExecutor(2) as pool:
-        for found in pool.map(run, jobs):
-            told |= found
-    order = {process.name: place for place, process in enumerate((*PROCESSES, LEVELS))}
-    told = dict(sorted(told.items(), key=lambda item: (item[0][0][:2], order[item[0][0][2]])))
-    header = ("command", "kind", "process", *NAMES, "all", "intervals", "silent")
-    few, medium, many = ([n for n in counts if low <= n < high] for low, high in ((0, FEW), (FEW, MANY), (MANY, 10**9)))
-    for sizes in filter(None, (few, medium, many)):
-        show(
-            f"95% intervals that hold the long-run value, {sizes[0]:,} to {sizes[-1]:,} packets",
-            header,
-            rows(told, sizes),
-        )
-    whole = np.sum(list(told.values()), axis=0)
-    print(f"all: {whole[1] / whole[0]:.1%} of {whole[0]:,} intervals; {1 - whole[0] / whole[2]:.0%} silent")
+    if chosen.processes > 1:
+        with ProcessPoolExecutor(chosen.processes) as pool:
+            for found in pool.map(run, jobs):
+                told |= found
+    else:
+        for job in jobs:
+            told |= run(job)
+    if chosen.share < 1:
+        print(f"only {chosen.share:.0%} of the captures")
+    report(told)
+
+
+def report(told: Told) -> None:
+    """Print the table and the verdict."""
+    plain = {key: cell for key, cell in told.items() if key[0] in DIRECT}
+    header = [f"{command} {kind}" for command, kind in sorted(columns(plain))]
+    lines: list[list[str]] = []
+    processes = [process.name for process in (*PROCESSES, LEVELS)]
+    sizes = sorted({key[3] for key in plain})
+    cells: dict[str, Cell] = {}
+    for name, wanted in [
+        *((process, {"process": process}) for process in processes),
+        *((f"{size:,} delays", {"packets": size}) for size in sizes),
+        *((FIGURES[figure], {"figure": figure}) for figure in FIGURES),
+        ("all", {}),
+    ]:
+        found = [pooled(plain, command=command, kind=kind, **wanted) for command, kind in sorted(columns(plain))]
+        cells |= {f"{name}, {column}": cell for column, cell in zip(header, found, strict=True)}
+        lines.append([name, *map(text, found)])
+    show(
+        "95% intervals that hold the long-run value, twice the error of that share, figures that are silent",
+        ["", *header],
+        lines,
+    )
+    if len(plain) < len(told):
+        others = {key: cell for key, cell in told.items() if key[0] not in DIRECT}
+        say = [
+            [f"{command} {kind}", text(pooled(others, command=command, kind=kind))] for command, kind in columns(others)
+        ]
+        show(f"by the command, on queues, only {', '.join(f'{n:,}' for n in SUMS)} delays", ["", "all figures"], say)
+    marks = {name: judged(cell) for name, cell in cells.items() if cell.told}
+    kinds = [name for name in marks if name.startswith("all, ")]
+    inside, chance = (sum(mark == one for mark in marks.values()) for one in ("", "?"))
+    print(f"{inside} of {len(marks)} shares lie within 93% to 97%, {chance} more may by chance lie outside (?)")
+    for mark, what in (("<", "below"), (">", "above")):
+        if missed := [f"{name} ({100 * cells[name].share:.1f}%)" for name in marks if marks[name] == mark]:
+            print(f"{what}: {'; '.join(missed)}")
+    print("verdict: " + ("holds" if all(marks[name] in ("", "?") for name in kinds) else "does not hold")
+          + " for every command and kind")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from answer_captures import SERVICE, Queue
 
 SECONDS = 30.0
 DRAWS = 4_000_000
+PIECE = 20.0
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -50,15 +51,24 @@ def independent(name: str, law: Law) -> Process:
     return Process(name, lambda rng, times: law(rng, len(times)), law)
 
 
+def _forgotten(rng: np.random.Generator, times: Floats) -> Floats:
+    """A normal level that is forgotten within a time of 1, at these times: in pieces whose exponents are small."""
+    keeps = np.exp(-np.diff(times, prepend=-np.inf))
+    steps, level, found = rng.normal(0, np.sqrt(1 - keeps**2)), 0.0, np.empty(len(times))
+    edges = np.flatnonzero(np.diff((times - times[0]) // PIECE)) + 1
+    for begin, end in zip([0, *edges], [*edges, len(times)], strict=True):
+        since = times[begin:end] - times[begin]
+        steps[begin] += keeps[begin] * level
+        found[begin:end] = np.exp(-since) * np.cumsum(steps[begin:end] * np.exp(since))
+        level = found[end - 1]
+    return found
+
+
 def forgets(tau: float, noise: float = 1e-3) -> Process:
     """A level that is forgotten within tau (Ornstein-Uhlenbeck, at any times an AR(1)), and noise."""
 
     def over_time(rng: np.random.Generator, times: Floats) -> Floats:
-        keeps = np.exp(-np.diff(times, prepend=-np.inf) / tau)
-        steps, level, found = rng.normal(0, np.sqrt(1 - keeps**2)), 0.0, np.empty(len(times))
-        for i, (keep, step) in enumerate(zip(keeps.tolist(), steps.tolist(), strict=True)):
-            level = keep * level + step
-            found[i] = level
+        found = _forgotten(rng, times / tau)
         return np.maximum(20e-3 + 3e-3 * found + noise * rng.normal(size=len(times)), 0.0)
 
     return Process(
@@ -133,6 +143,7 @@ PROCESSES = (
     independent("lognormal, sigma 1.2", lambda rng, count: 5e-3 + 1e-3 * rng.lognormal(0, 1.2, count)),
     independent("Pareto, exponent 2.5", lambda rng, count: 5e-3 + 1e-3 * rng.pareto(2.5, count)),
     queue(0.55),
+    queue(0.70),
     queue(0.85),
     queue(0.95),
     forgets(0.1),

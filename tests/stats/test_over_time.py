@@ -10,6 +10,7 @@ from tests.support.effort import scaled
 from wirelag.stats.over_time import (
     FEWEST_DELAYS,
     InOrder,
+    OverTime,
     bounds,
     half95,
     over_time,
@@ -95,7 +96,7 @@ def drifting(rng: np.random.Generator, count: int, memory_s: float, noise: float
 @pytest.mark.parametrize("memory_s", [0.05, 0.3, 1.5])
 @pytest.mark.parametrize("noise", [0.0, 6.0])
 def test_a_part_is_doubted_by_the_memory_of_the_whole(memory_s: float, noise: float) -> None:
-    """Twice the memory counts as one; a part of 7.5 s of its own shows too little of a memory of .3 s."""
+    """Twice the memory counts as one; a part of 7.5 s of its own shows too little of a memory of 1.5 s."""
     rng, length_ns = np.random.default_rng(7), 7_500_000_000
     alone: list[bool] = []
     left: list[bool] = []
@@ -116,8 +117,10 @@ def test_a_part_is_doubted_by_the_memory_of_the_whole(memory_s: float, noise: fl
     if memory_s < 0.1:
         assert len(left) > 0.9 * len(alone)
         assert np.mean(left) > 0.9
+    elif memory_s > 1:
+        assert len(left) < 0.25 * len(alone) + 10  # a part holds two or three stretches: what it shows is not enough
     else:
-        assert len(left) < 0.25 * len(alone) + 10  # what a part shows of itself is not enough
+        assert np.mean(left) >= 0.95 - 3.5 * math.sqrt(0.95 * 0.05 / len(left))
 
 
 def two_states(rng: np.random.Generator, count: int, spell_s: float) -> DelaySample:
@@ -136,7 +139,7 @@ def two_states(rng: np.random.Generator, count: int, spell_s: float) -> DelaySam
 def test_levels_that_change_have_right_intervals_or_none(
     process: str, slow_s: float, truth: float, least: float, count: int
 ) -> None:
-    """Where 30 s hold enough independent stretches there are intervals; where they hold five, hardly any.
+    """Where 30 s hold enough independent stretches there are intervals; where they hold three to five, few are wrong.
 
     The uncorrected variant, independent samples, is right far too rarely wherever samples are close in time.
     """
@@ -153,8 +156,6 @@ def test_levels_that_change_have_right_intervals_or_none(
     assert len(told) >= least * runs
     if least:
         assert np.mean(told) >= 0.95 - 3.5 * math.sqrt(0.95 * 0.05 / len(told))
-    else:
-        assert len(told) <= 0.15 * runs
     assert sum(not hit for hit in told) <= wrong
     assert runs - naive > wrong or (count == 100 and slow_s == 0.1)
 
@@ -191,8 +192,8 @@ def test_why_there_is_no_interval() -> None:
 
 
 def test_equal_delays_have_no_error() -> None:
-    assert over_time(np.full(32, 3.0), np.ones(32), 32) == ((0.0, 31.0), math.inf)
-    assert InOrder(np.arange(64), np.ones(64)).over_time(np.full(64, 7.0)) == ((0.0, 63.0), math.inf)
+    assert over_time(np.full(32, 3.0), np.ones(32), 32) == OverTime((0.0, 31.0), math.inf)
+    assert InOrder(np.arange(64), np.ones(64)).over_time(np.full(64, 7.0)) == OverTime((0.0, 63.0), math.inf)
     assert over_time(np.full(3, 3.0), np.ones(3), 3) is None
 
 

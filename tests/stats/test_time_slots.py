@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wirelag.stats.over_time import STRETCHES
+from wirelag.stats.over_time import STRETCHES, Alike
 from wirelag.stats.time_slots import SLOTS, TimeSlots
 
 rng = np.random.default_rng(3)
@@ -56,7 +56,9 @@ def test_a_part_rests_on_as_few_stretches_as_the_whole_shows() -> None:
     alone = slots.over_time(5_000)
     assert alone is not None
     assert alone.stretches > STRETCHES
-    within = slots.over_time(5_000, alike_ns=60e9)  # of 300 s
+    within = slots.over_time(5_000, Alike(60e9, 9e15))  # of 300 s
     assert within is not None
     assert within.error == alone.error
     assert within.stretches == pytest.approx(5, rel=0.01)
+    assert within.of_whole == pytest.approx(9e15 / 300e9, rel=0.01)
+    assert within.error_of(0.0)[0] == max(alone.error[0], within.of_whole**0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -111,6 +112,19 @@ def in_order(entries: list[Entry], name: str) -> list[Entry]:
         return entry.key == OTHER, value is None, -(value or 0.0)
 
     return sorted(entries, key=place)
+
+
+def told_apart(larger: Report, smaller: Report, name: str) -> bool:
+    """Whether 95% intervals of a figure tell two groups apart: they differ by more than chance makes them differ.
+
+    Errors of a difference add as squares. Without an interval, nothing tells.
+    """
+    key = f"{float(name[1:]) / 100:g}" if name[0] == "p" else name
+    values = figure(larger, name), figure(smaller, name)
+    if values[0] is None or values[1] is None or key not in larger.ci95 or key not in smaller.ci95:
+        return False
+    down, up = values[0] - larger.ci95[key][0], smaller.ci95[key][1] - values[1]
+    return values[0] - values[1] > math.hypot(down, up)
 
 
 def other_note(groups: str, held: int, samples: int, memory: int) -> list[str]:

@@ -269,7 +269,7 @@ class MeasuredPair:
 
     def take(self, spans: Iterable[Span], over_time: bool) -> None:
         """Sum intervals as they come; only the report of each is kept."""
-        from wirelag.synopses.delay_sample import alike_within_ns
+        from wirelag.synopses.delay_sample import alike_within
         from wirelag.twopoint.spans import total
 
         self.crossings = total(self._pass(spans, over_time))
@@ -278,9 +278,9 @@ class MeasuredPair:
                 crossing.checked()
         self.whole.wire_bytes = sum(crossing.wire_bytes for crossing in self.crossings.values())
         classes = [crossing for tag, crossing in self.crossings.items() if tag]
-        alike_ns = alike_within_ns([crossing.tail for crossing in classes])
+        alike = alike_within([crossing.tail for crossing in classes])
         for crossing in classes:
-            crossing.tail = replace(crossing.tail, alike_within_ns=alike_ns)
+            crossing.tail = replace(crossing.tail, alike=alike)
 
     def show(self, spans: Iterable[Span]) -> None:
         """Keep the reports of intervals, which only show the whole over time."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -170,6 +171,7 @@ class DelayResult(Result):
     groups: Sequence[Entry] = field(default_factory=list)
     by: str = ""  # kind of groups
     sort: str = ""  # the figure that groups are in order of
+    ranked: str = ""  # the leg whose figure that is, if there are legs
     top: int = 20  # groups that the table shows
     each: bool = True  # whether agreements must hold for each group, too
     subject: str = ""  # names of the captures
@@ -241,10 +243,32 @@ class DelayResult(Result):
         others = [entry.report for entry in rows if entry.report.samples]
         without = sum("no_interval" in one.details and "mean" not in one.ci95 for one in others)
         if not without:
+            return self.rank_notes()
+        return [
+            *self.rank_notes(),
+            f"{without:,} of {len(others):,} rows have no 95% interval: too few delays, or delays that change too "
+            "slowly, to tell how much of a mean is chance",
+        ]
+
+    def not_told_apart(self) -> list[str]:
+        """Keys of groups shown that 95% intervals do not tell from the next one, by the figure they are in order of."""
+        from wirelag.measure.groups import OTHER, told_apart
+
+        if self.sort in ("", "samples", "max", "std"):  # these have no interval
+            return []
+        shown = [(entry.key, entry.legs.get(self.ranked, entry).report) for entry in self.groups[: self.top]]
+        shown = [(key, report) for key, report in shown if key != OTHER and report.samples]
+        return [key for (key, one), (_, after) in pairwise(shown) if not told_apart(one, after, self.sort)]
+
+    def rank_notes(self) -> list[str]:
+        """How many places in the order of groups may be chance; where none has an interval, another note says so."""
+        shown = self.groups[: self.top]
+        unsure = len(self.not_told_apart()) if any(entry.report.ci95 for entry in shown) else 0
+        if not unsure:
             return []
         return [
-            f"{without:,} of {len(others):,} rows have no 95% interval: too few delays, or delays that change too "
-            "slowly, to tell how much of a mean is chance"
+            f"order by {self.sort}: {unsure:,} of {len(shown):,} groups may belong after the next one; 95% intervals "
+            "do not tell them apart"
         ]
 
     def covering(self, packets: int, skipped: dict[str, int]) -> None:

@@ -10,9 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from wirelag.stats.over_time import Bounds, Error, OverTime, bounds, quantile_shares, share_bounds, tells, welch
+from wirelag.stats.distribution import Z95
+from wirelag.stats.over_time import (
+    Bounds,
+    Error,
+    OverTime,
+    bounds,
+    enough_beyond,
+    half95,
+    quantile_shares,
+    share_bounds,
+    tells,
+    welch,
+)
+
+SHORTER: Final = 1 / 3  # for how long what does not follow the mean is alike, by the mean itself
 
 if TYPE_CHECKING:
     from wirelag.stats.distribution import Distribution
@@ -41,19 +55,31 @@ class Effect:
     def __init__(self, mean: Error | None, delays: Distribution, over: OverTime | None = None) -> None:
         self._mean, self._delays, self.over = mean, delays, over
 
+    @cached_property
+    def _alone(self) -> float | None:
+        return self._delays.mean_error_ns()
+
     @classmethod
     def of_time(cls, over: OverTime | None, delays: Distribution, scale: float = 1.0) -> Effect:
         """How delays vary over time; `scale` corrects errors of other delays of the same kind."""
-        return cls(None if over is None else (over.error[0] * scale, over.error[1]), delays, over)
+        return cls(None if over is None else over.error_of(delays.mean_error_ns() or 0.0, scale), delays, over)
 
     def mean_error_ns(self, alone: float) -> Error | None:
         """The error of the mean."""
         return self._mean
 
     def share_error(self, below: int, alone: float) -> Error | None:
-        """The error of the share of delays in bins below this one: larger by as much as that of the mean."""
-        of_mean = self._delays.mean_error_ns()
-        return None if self._mean is None or not of_mean else (self._mean[0] / of_mean * alone, self._mean[1])
+        """The error of the share of delays in bins below this one.
+
+        Between connections it is larger by as much as that of the mean. Over time, by the part of it that follows the
+        mean; the rest is alike for a shorter time (of a normal level, the k-th power of its correlation).
+        """
+        if self._mean is None or not self._alone:
+            return None
+        follows = 1.0 if self.over is None else self._delays.follows_mean(below)
+        larger = (self._mean[0] / self._alone) ** 2 - 1
+        larger *= follows + (1 - follows) * SHORTER if larger > 0 else 1.0
+        return alone * math.sqrt(1 + larger), self._mean[1]
 
 
 class Certainty:
@@ -75,16 +101,15 @@ class Certainty:
     def mean_ci_ns(self) -> Bounds | None:
         """The interval of the mean."""
         delays = self._delays
-        if delays.mean_ns is None or self.why_none is not None or (alone := delays.mean_error_ns()) is None:
+        if delays.mean_ns is None or self.why_none is not None or self._mean_error is None:
             return None
-        error = _together(alone, [one.mean_error_ns(alone) for one in self._sources if one], delays.samples)
-        low, high = bounds(delays.mean_ns, error, delays.mean_ns - (delays.min_ns or 0))
+        low, high = bounds(delays.mean_ns, self._mean_error, delays.mean_ns - (delays.min_ns or 0))
         return max(0.0, low), high
 
     def quantile_ci_ns(self, q: float) -> Bounds | None:
         """The interval of a quantile."""
         delays = self._delays
-        if delays.samples < 2 or self.why_none is not None:
+        if delays.samples < 2 or self.why_none is not None or not self._told_beyond(q):
             return None
         shares = quantile_shares(q, self._share_error(delays.bin_at(q) + 1), delays.effective_samples)
         found = [delays.quantile_ns(share) for share in shares or ()]
@@ -96,6 +121,25 @@ class Certainty:
         if share is None or self.why_none is not None:
             return None
         return share_bounds(share, self._share_error(delays.first_above(limit_ns)), delays.effective_samples)
+
+    def _told_beyond(self, q: float) -> bool:
+        if not self._alone or self._mean_error is None:
+            return True
+        error, freedom = self._mean_error
+        return enough_beyond(q, half95(freedom) / Z95 * error / self._alone, self._delays.effective_samples)
+
+    @cached_property
+    def _alone(self) -> float | None:
+        return self._delays.mean_error_ns()
+
+    @cached_property
+    def _mean_error(self) -> Error | None:
+        alone = self._alone
+        return (
+            None
+            if alone is None
+            else _together(alone, [one.mean_error_ns(alone) for one in self._sources if one], self._delays.samples)
+        )
 
     def _share_error(self, below: int) -> Error:
         alone = self._delays.share_error(below)

@@ -233,6 +233,16 @@ class Distribution:
         inside, outside = float(self.squares[:place].sum()), float(self.squares[place:].sum())
         return math.sqrt(inside * (1 - share) ** 2 + outside * share**2) / weight
 
+    def follows_mean(self, below: int) -> float:
+        """How much of the share of delays in bins below this one follows the mean: their squared correlation."""
+        place, mean_ns, std_ns = self._bins_below(below), self.mean_ns or 0.0, self.std_ns
+        share = float(self.weights[:place].sum()) / self.weight
+        if not std_ns or not 0 < share < 1:
+            return 1.0
+        middles_ns = MIDDLES_NS[self.bins[:place]]
+        together = float((self.weights[:place] * (middles_ns - mean_ns)).sum()) / self.weight
+        return min(1.0, together**2 / (share * (1 - share) * std_ns**2))
+
     def mean_error_ns(self) -> float | None:
         """The standard error of the mean if samples are independent; None with fewer than two."""
         if self.samples < 2 or self.mean_ns is None:

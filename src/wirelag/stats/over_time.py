@@ -1,22 +1,22 @@
 """How sure a mean and a quantile are if delays that follow each other are alike: in a queue, or on a path that changes.
 
 Guarantee, by simulation of recordings of 10 to 100,000 packets (experiments/coverage.py,
-tests/stats/test_over_time.py): of the intervals that are given, 93% or more hold the truth, the value over a very long
-time: for queues, paths that change between two states, heavy tails and independent delays. Where a recording is too
-short there is none: fewer than 32 delays, or fewer than twelve independent stretches. What a recording hardly shows
-cannot be told: of intervals of a level that drifts slowly under noise as large, 76% to 97% hold it. Memory: none.
+tests/stats/test_over_time.py): of the intervals that are given, 93% to 97% hold the truth, the value over a very long
+time, pooled over queues, paths that change, heavy tails and independent delays. Where a recording is too short there is
+none: fewer than 32 delays, or a level that is likelier than one in three to change so slowly that there are fewer than
+four independent stretches. What a recording does not show cannot be told: one that is shorter than its level lasts may
+look steady. Memory: none.
 
 Law of errors: n delays that are alike count for fewer than n. In order of time they are put into at most 128 batches of
-the same size, and two things are learned from these:
+the same size. Their slowest cosines tell how much the mean varies, and how slowly (slow_levels.py).
 
-- for how long delays stay alike: from an autoregression of their means (J. Burg 1975; order by H. Akaike's criterion,
-  corrected for few batches; bias of its coefficients: M. Kendall 1954) and from neighbours of batches of all sizes
-  (`_neighbours_alike`). The longer of both counts;
-- how much the mean varies: from their few slowest cosines, each of which tells the variance of the mean if delays are
-  not alike for longer (U. Müller 2004; E. Lazarus, D. Lewis, J. Stock and M. Watson 2018), and from the autoregression.
-  The wider of both counts. The fewer independent stretches there are, the fewer cosines: Student's t has as many
-  degrees of freedom. Where the slowest three are far above the others, delays change as slowly as the recording is
-  long.
+Law of parts: rows over time and groups show less than the whole of how slowly delays change. For how long those of the
+whole stay alike is learned from the cosines and from neighbours of batches of all sizes (`_neighbours_alike`); a part
+that is shorter than that four times has no interval. A group's mean varies at least as much as the level of the whole.
+
+Law of shares: a share of delays beyond a limit varies with what is alike, too. A quantile has an interval only if it
+would have one with as much error as the mean has: the rare long delays come together, and a recording that missed them
+seems sure.
 
 Law of ratios: a queue that is longer on average varies more, so that the part above the floor is compared as a ratio.
 A short recording more often misses the rare long waits than it has too many of them: the interval is longer upwards,
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -34,20 +35,18 @@ import numpy.typing as npt
 
 from wirelag.packets.distinct import distinct
 from wirelag.stats.distribution import Z95, wilson
+from wirelag.stats.slow_levels import SLOWEST, slowness
 
 BATCHES: Final = 128  # that an error is learned from
-FINEST: Final = 512  # batches whose neighbours are compared
 FEWEST: Final = 4  # batches that give any error
 FEWEST_DELAYS: Final = 32  # that give an interval
-STRETCHES: Final = 12.0  # independent stretches that give an interval
+STRETCHES: Final = 4.0  # independent stretches that give an interval
 COSINES: Final = (3, 16)  # the fewest and the most
-STILL_RISING: Final = (3.0, 12.0)  # the slowest by the others: then only they count; then there is no interval
-EACH_COSINE: Final = (4, 16)  # independent stretches, and delays, for each cosine
-UPWARDS: Final = 3.0  # how much longer an interval is upwards, for each time that it is as wide as the value
-BEYOND: Final = 2.0  # the same for the share of delays beyond a quantile
+UPWARDS: Final = 3.5  # how much longer an interval is upwards, for each time that it is as wide as the value
+BEYOND: Final = 1.5  # the same for the share of delays beyond a quantile
+FAR: Final = 1.5  # how many times as wide as the mean's the interval of a share could be before it reaches 0
 FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
 _COARSEST: Final = 32  # parts of time whose neighbours are compared
-_ORDER: Final = 10  # of the autoregression, at most
 SHORTEST: Final = 20  # bits of the length of a slot of time: 1 ms
 _NO_CHANCE: Final = 3.0  # standard errors
 _WIDEST: Final = 2.0  # exponent: further upwards than seven times the value nothing is said
@@ -58,15 +57,32 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[Any]
 
 
+class Alike(NamedTuple):
+    """What the delays of a whole tell of its parts; times are in ns, or in slots."""
+
+    lasts: float = 0.0  # for how long they stay alike
+    level: float = 0.0  # the variance of a mean by a level that changes, times the time it is over
+
+
+NOT_ALIKE: Final = Alike()
+
+
 class OverTime(NamedTuple):
     """How a mean varies over time: its error, and how many independent stretches of time it rests on."""
 
     error: Error
     stretches: float
+    level: float = 0.0  # the variance of the mean by a level that changes
+    of_whole: float = 0.0  # the same, as the whole of which it is a part shows it
 
-    def within(self, length: float, alike: float) -> OverTime:
-        """The same of a part of this length, of a whole whose delays stay alike for so long."""
-        return self._replace(stretches=min(self.stretches, length / alike)) if alike else self
+    def within(self, length: float, alike: Alike) -> OverTime:
+        """The same of a part of this length: the whole knows how slowly, and how much, the level changes."""
+        stretches = min(self.stretches, length / alike.lasts) if alike.lasts else self.stretches
+        return self._replace(stretches=stretches, of_whole=alike.level / max(length, 1.0))
+
+    def error_of(self, alone: float, scale: float = 1.0) -> Error:
+        """The error of a mean that it would have alone, with independent delays; `scale` is that of its own."""
+        return max(self.error[0] * scale, math.sqrt(alone**2 + self.of_whole) if self.of_whole else 0.0), self.error[1]
 
 
 def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
@@ -76,24 +92,14 @@ def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
     if len(parts) < FEWEST:
         return None
     whole = float(weights.sum())
-    fine = equal_batches(parts, weights, FINEST)
     totals, sizes = equal_batches(parts, weights, BATCHES)
     apart = totals - sizes * (totals.sum() / whole)
     batches = len(apart)
     if float(apart @ apart) <= 0:
         return OverTime((0.0, batches - 1.0), math.inf)
-    power, alike = _autoregression(apart)
-    stretches = 1 / max(alike / batches, _neighbours_alike(np.arange(len(fine[0])), *fine) / len(fine[0]))
-    powers = _cosines(apart, COSINES[1])
-    slow, fast = (float(part.mean()) for part in (powers[: COSINES[0]], powers[min(COSINES[0], len(powers) - 1) :]))
-    if slow > STILL_RISING[1] * fast:  # what changes within the recording changes as slowly as it is long
-        stretches = min(stretches, float(COSINES[0]))
-    error = math.sqrt(power * batches / (1 - min(1 / stretches, 0.5))) / whole
-    freedom = min(max(min(stretches, 32.0) - 1, 1.0), max(samples - 1.0, 1.0))
-    cosines = min(stretches / EACH_COSINE[0], samples / EACH_COSINE[1]) if slow <= STILL_RISING[0] * fast else 0
-    by_cosines = cosine_error(apart, whole, cosines)
-    wider = max((error, freedom), by_cosines, key=lambda one: half95(one[1]) * one[0])
-    return OverTime(wider, stretches)
+    powers = _cosines(apart, SLOWEST)
+    found, freedom = slowness(powers, batches), float(len(powers))
+    return OverTime((found.half / half95(freedom) / whole, freedom), found.stretches, found.level / whole**2)
 
 
 def cosine_error(apart: Floats, whole: float, cosines: float) -> Error:
@@ -104,37 +110,12 @@ def cosine_error(apart: Floats, whole: float, cosines: float) -> Error:
 
 def _cosines(apart: Floats, most: int) -> Floats:
     """The power of the slowest cosines, each of which is the variance of a sum of independent batches."""
-    turns = np.outer(
-        np.arange(1, min(most, len(apart) - 1) + 1), (np.arange(len(apart)) + 0.5) * (math.pi / len(apart))
-    )
-    return np.asarray(2 * (np.cos(turns) @ apart) ** 2)
+    return np.asarray(2 * (_cosines_of(len(apart), min(most, len(apart) - 1)) @ apart) ** 2)
 
 
-def _autoregression(apart: Floats) -> tuple[float, float]:
-    """The variance of batches that would vary as much if they were independent, and how many of them count as one."""
-    batches = len(apart)
-    least = left = float(apart @ apart) / batches
-    ahead, behind, weights = apart, apart, np.empty(0)
-    best, found = math.inf, (least, 1.0)
-    for order in range(min(_ORDER, batches // 4) + 1):
-        if order:
-            ahead, behind = ahead[1:], behind[:-1]
-            squares = float(ahead @ ahead + behind @ behind)
-            if squares <= 0:
-                break
-            reflected = 2 * float(ahead @ behind) / squares
-            weights = np.append(weights - reflected * weights[::-1], reflected)
-            ahead, behind = ahead - reflected * behind, behind - reflected * ahead
-            left *= 1 - reflected * reflected
-        if left <= 0:
-            break
-        criterion = batches * math.log(left) + 2 * (order + 1) * batches / max(batches - order - 2, 1)
-        if criterion < best:
-            total = float(weights.sum())
-            total = min(total + (1 + 3 * total) / batches, 1 - 1 / batches) if order else 0.0
-            power = left * batches / (batches - order - 1) / (1 - total) ** 2
-            best, found = criterion, (max(power, least), max(power / (least * batches / (batches - 1)), 1.0))
-    return found
+@lru_cache(maxsize=32)
+def _cosines_of(batches: int, cosines: int) -> Floats:
+    return np.cos(np.outer(np.arange(1, cosines + 1), (np.arange(batches) + 0.5) * (math.pi / batches)))
 
 
 def equal_batches(sums: Floats, counts: Floats, most: int) -> tuple[Floats, Floats]:
@@ -164,7 +145,7 @@ def tells(over: OverTime | None, samples: int) -> str | None:
     if samples < FEWEST_DELAYS:
         return f"fewer than {FEWEST_DELAYS} delays do not show how they vary over time"
     if over is None or over.stretches < STRETCHES:
-        return "delays change too slowly for so short a time: there are fewer than twelve independent stretches"
+        return "delays change too slowly for so short a time: there may be fewer than four independent stretches"
     return None
 
 
@@ -172,27 +153,30 @@ def too_short(length_ns: float, alike_ns: float) -> str | None:
     """Why a part of a capture of this length has no interval, if delays of the whole stay alike for so long."""
     if length_ns >= STRETCHES * alike_ns:
         return None
-    return "delays of the whole change too slowly for so short a part: it has fewer than twelve independent stretches"
+    return "delays of the whole change too slowly for so short a part: it has fewer than four independent stretches"
 
 
-def alike_over(slots: Ints, sums: Ints, counts: Ints, groups: Ints | None = None) -> float:
-    """How many slots of time, all of one length, count as one since delays stay alike; 0 if nothing shows it.
+def alike_over(slots: Ints, sums: Ints, counts: Ints, groups: Ints | None = None) -> Alike:
+    """How delays in slots of time, all of one length, are alike.
 
     Each part is in a slot and in a group, which has its own mean. If a recording is too short for an interval, so are
     its parts.
     """
     if not len(slots):
-        return 0.0
+        return NOT_ALIKE
     slots = (slots - slots.min()).astype(np.int64)
     group = np.zeros(len(slots), np.int64) if groups is None else distinct(groups).place
     apart = sums - counts * (np.bincount(group, sums) / np.maximum(np.bincount(group, counts), 1.0))[group]
     whole = over_time(np.bincount(slots, apart), np.bincount(slots, counts), len(slots))
-    too_slow = (int(slots.max()) + 1) / whole.stretches if whole and whole.stretches < STRETCHES else 0.0
-    return max(too_slow, _neighbours_alike(slots, apart, counts, group))
+    lasts, length = _neighbours_alike(slots, apart, counts, group), int(slots.max()) + 1
+    if whole is None:
+        return Alike(lasts)
+    too_slow = length / whole.stretches if whole.stretches < STRETCHES else 0.0
+    return Alike(max(too_slow, lasts), whole.level * length)
 
 
 def _neighbours_alike(slots: Ints, sums: Ints, counts: Ints, group: Ints | None = None) -> float:
-    """The same from neighbours.
+    """How many slots count as one since delays stay alike, from neighbours; 0 if nothing shows it.
 
     Slots are put together by twos until there are fewer than 32. Where neighbours have a correlation r above chance,
     (1 + r) / (1 - r) of them count as one. Noise hides it in short slots, chance in long ones: the longest is taken.
@@ -219,13 +203,14 @@ def _neighbours_alike(slots: Ints, sums: Ints, counts: Ints, group: Ints | None 
     return most
 
 
-def alike_ns(times_ns: Ints, values: Ints, weights: Ints, groups: Ints | None = None) -> float:
-    """For how long values stay alike within their group, in ns."""
+def alike_ns(times_ns: Ints, values: Ints, weights: Ints, groups: Ints | None = None) -> Alike:
+    """How values are alike within their group, by times in ns."""
     if not len(times_ns):
-        return 0.0
+        return NOT_ALIKE
     begin = int(times_ns.min())
     bits = max((int(times_ns.max()) - begin).bit_length() - 12, SHORTEST)
-    return alike_over((times_ns - begin) >> bits, values * weights, weights, groups) * (1 << bits)
+    found = alike_over((times_ns - begin) >> bits, values * weights, weights, groups)
+    return Alike(found.lasts * (1 << bits), found.level * (1 << bits))
 
 
 def half95(freedom: float) -> float:
@@ -266,6 +251,15 @@ def share_bounds(share: float, error: Error, samples: float) -> Bounds:
     else:
         wide = 1 - (1 - share) * math.exp(min(downwards, _WIDEST)), 1 - (1 - share) * math.exp(-downwards)
     return max(0.0, min(low, wide[0])), min(1.0, max(high, wide[1]))
+
+
+def enough_beyond(q: float, wider: float, samples: float) -> bool:
+    """Whether a quantile has an interval if its share were as uncertain as the mean: so many times as wide as alone.
+
+    Long delays come together. A recording that missed them by chance shows a quantile that seems sure: what it shows of
+    the mean decides.
+    """
+    return FAR * Z95 * wider * math.sqrt(q * (1 - q) / samples) <= min(q, 1 - q)
 
 
 def quantile_shares(q: float, error: Error, samples: float) -> Bounds | None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from wirelag.stats.certainty import Certainty, Effect, Sources
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.over_time import FEWEST_DELAYS
+from wirelag.stats.over_time import FEWEST_DELAYS, NOT_ALIKE, Alike
 from wirelag.stats.random_groups import MIDDLES_COARSE_NS, RandomGroups
 from wirelag.stats.time_slots import TimeSlots
 
@@ -51,11 +51,11 @@ class Spread:
         """The samples of one leg alone."""
         return Spread(self.connections.of_leg(leg), self.times.of_leg(leg))
 
-    def sure(self, delays: Distribution, alike_ns: float = 0.0) -> Distribution:
-        """These delays, with intervals from this spread; those of the whole, of which they are a part, stay alike."""
+    def sure(self, delays: Distribution, alike: Alike = NOT_ALIKE) -> Distribution:
+        """These delays, with intervals from this spread; `alike`: of the whole of which they are a part."""
         delays.certainty = Certainty(
             delays,
-            lambda: Sources(self.connections, Effect.of_time(self.times.over_time(delays.samples, alike_ns), delays)),
+            lambda: Sources(self.connections, Effect.of_time(self.times.over_time(delays.samples, alike), delays)),
         )
         return delays
 
@@ -68,9 +68,9 @@ def spread_of(flow_key: Ints, times_ns: Ints, delays_ns: Ints) -> Spread:
     return spread
 
 
-def made_sure(delays: Distribution, flow_key: Ints, times_ns: Ints, delays_ns: Ints, alike_ns: float) -> Distribution:
+def made_sure(delays: Distribution, flow_key: Ints, times_ns: Ints, delays_ns: Ints, alike: Alike) -> Distribution:
     """These delays of one leg, with intervals from how they vary; for few delays nobody needs to know it."""
     if delays.samples < FEWEST_DELAYS:
         delays.certainty = Certainty(delays, lambda: Sources(None, Effect(None, delays)))
         return delays
-    return spread_of(flow_key, times_ns, delays_ns).sure(delays, alike_ns)
+    return spread_of(flow_key, times_ns, delays_ns).sure(delays, alike)

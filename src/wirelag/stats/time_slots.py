@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.stats.over_time import SHORTEST, OverTime, alike_over, over_time
+from wirelag.stats.over_time import NOT_ALIKE, SHORTEST, Alike, OverTime, alike_over, over_time
 
 SLOTS: Final = 4096
 
@@ -67,19 +67,19 @@ class TimeSlots:
         found._bits, found._first, found._last = self._bits, self._first, self._last
         return found
 
-    def over_time(self, samples: int, alike_ns: float = 0.0) -> OverTime | None:
+    def over_time(self, samples: int, alike: Alike = NOT_ALIKE) -> OverTime | None:
         """How the mean of this number of delays varies; None if too few slots hold any.
 
-        If they are part of a whole, delays stay alike for at least as long as there.
+        If they are part of a whole, delays are at least as alike as there.
         """
         found = over_time(self.sums.sum(axis=0), self.counts.sum(axis=0), samples)
-        return found and found.within((self._last - self._first + 1) << self._bits, alike_ns)
+        return found and found.within((self._last - self._first + 1) << self._bits, alike)
 
     def alike_ns(self) -> float:
         """For how long delays stay alike."""
         counts = self.counts.sum(axis=0)
         held = np.flatnonzero(counts)
-        return alike_over(held, self.sums.sum(axis=0)[held], counts[held]) * (1 << self._bits)
+        return alike_over(held, self.sums.sum(axis=0)[held], counts[held]).lasts * (1 << self._bits)
 
     def _reach(self, begin_ns: int, end_ns: int) -> None:
         """Make the slots cover these times."""

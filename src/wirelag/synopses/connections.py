@@ -21,7 +21,7 @@ from wirelag.packets.grouping import OTHER
 from wirelag.stats.certainty import Effect, Sources
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.distributions import Distributions
-from wirelag.stats.over_time import FEWEST_DELAYS, alike_over, over_time
+from wirelag.stats.over_time import FEWEST_DELAYS, Alike, alike_over, over_time
 from wirelag.stats.random_groups import between
 from wirelag.synopses.samples import SampleBatch
 
@@ -41,7 +41,7 @@ class Connections:
         self._kernel = _kernels.ConnectionSums(most)
         self._sorted: Rows | None = None  # by flow key, tag and stretch
         self._grouped: tuple[Rows, Rows, Rows] | None = None  # the same by tag
-        self._alike: dict[int, float] = {}  # by leg
+        self._alike: dict[int, Alike] = {}  # by leg
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Add the samples of a packet batch."""
@@ -120,8 +120,8 @@ class Connections:
         of_connections = None if levels is None else (levels[0] * scale, levels[1])
         return Sources(Effect(of_connections, delays), Effect.of_time(over, delays, scale))
 
-    def alike(self, leg: int) -> float:
-        """For how many stretches of time delays of one group stay alike."""
+    def alike(self, leg: int) -> Alike:
+        """How delays of one group are alike, by stretches of time."""
         if leg not in self._alike:
             rows = self.rows()
             rows = rows[rows[:, _KEYS + 1 + 2 * leg] > 0]

@@ -16,13 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.stats.distribution import Distribution, place_of
+from wirelag.stats.distribution import Z95, Distribution, place_of
 from wirelag.stats.over_time import (
     FEWEST_DELAYS,
+    NOT_ALIKE,
+    Alike,
     Error,
     InOrder,
     OverTime,
     alike_ns,
+    enough_beyond,
+    half95,
     quantile_shares,
     share_bounds,
     tells,
@@ -44,7 +48,7 @@ class DelaySample:
     sent_ns: Times
     delays_ns: Times
     weights: Times
-    alike_within_ns: float = 0.0  # of a part of a whole: for how long delays stay alike there
+    alike: Alike = NOT_ALIKE  # of a part of a whole: how delays are alike there
 
     @classmethod
     def empty(cls) -> DelaySample:
@@ -143,17 +147,25 @@ class DelaySample:
     def error_of_mean(self) -> Error | None:
         """The error of the mean delay in ns, and its degrees of freedom; None for too few delays."""
         over = self._over_time()
-        return None if over is None else over.error
+        if over is None:
+            return None
+        alone = float(self.delays_ns.std()) / math.sqrt(self.effective)
+        return over.within(float(np.ptp(self.sent_ns)), self.alike).error_of(alone)
+
+    def _wider(self) -> float:
+        """How many times as wide the interval of the mean is as that of independent delays."""
+        error, alone = self.error_of_mean(), float(self.delays_ns.std()) / math.sqrt(self.effective)
+        return half95(error[1]) / Z95 * error[0] / alone if error and alone else 1.0
 
     def why_no_interval(self) -> str | None:
         """Why figures have no interval; None: they have one."""
-        if len(self) >= FEWEST_DELAYS and (why := too_short(float(np.ptp(self.sent_ns)), self.alike_within_ns)):
+        if len(self) >= FEWEST_DELAYS and (why := too_short(float(np.ptp(self.sent_ns)), self.alike.lasts)):
             return why
         return tells(self._over_time(), len(self))
 
     def alike_ns(self) -> float:
         """For how long delays stay alike."""
-        return alike_within_ns([self])
+        return alike_within([self]).lasts
 
     def quantiles_ns(self, shares: list[float]) -> list[tuple[float, tuple[float, float] | None]]:
         """Each quantile (of n sorted delays the one at place int(q n), from 0) and its 95% interval.
@@ -172,19 +184,21 @@ class DelaySample:
 
         told, in_order = self.why_no_interval() is None, self._in_order()
         found = []
+        wider = self._wider() if told else 1.0
         for share in shares:
             middle = at(share)
-            over = in_order.over_time(self.delays_ns <= middle) if told else None
+            known = told and enough_beyond(share, wider, self.effective)
+            over = in_order.over_time(self.delays_ns <= middle) if known else None
             ends = quantile_shares(share, over.error, self.effective) if over and not tells(over, len(self)) else None
             found.append((middle, (at(ends[0]), at(ends[1])) if ends else None))
         return found
 
 
-def alike_within_ns(samples: Sequence[DelaySample]) -> float:
-    """For how long delays stay alike within each of these samples."""
+def alike_within(samples: Sequence[DelaySample]) -> Alike:
+    """How delays are alike within each of these samples."""
     held = [sample for sample in samples if len(sample)]
     if not held:
-        return 0.0
+        return NOT_ALIKE
     above = np.concatenate([sample.delays_ns - sample.delays_ns.min() for sample in held])
     group = np.repeat(np.arange(len(held)), [len(sample) for sample in held])
     sent_ns, weights = (np.concatenate([getattr(one, name) for one in held]) for name in ("sent_ns", "weights"))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from wirelag.packets.distinct import distinct
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.over_time import alike_ns
+from wirelag.stats.over_time import NOT_ALIKE, Alike, alike_ns
 from wirelag.stats.spread import made_sure
 from wirelag.synopses.epochs import PACED, Epochs, named
 from wirelag.synopses.key_counts import KeyCounts
@@ -141,7 +141,7 @@ class Exchanges:
     rows: Array
     packets: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    alike_ns: float = 0.0  # of a part of a whole: for how long response times stay alike there
+    alike: Alike = NOT_ALIKE  # of a part of a whole: how response times are alike there
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -197,7 +197,7 @@ class Exchanges:
         """Response times."""
         single, times = self.single, Distribution()
         times.add(single.response_ns)
-        return made_sure(times, single.rows["key"], single.times_ns, single.response_ns, self.alike_ns)
+        return made_sure(times, single.rows["key"], single.times_ns, single.response_ns, self.alike)
 
     @property
     def mean(self) -> float | None:
@@ -207,11 +207,14 @@ class Exchanges:
         return int(times_ns.sum()) / len(times_ns) / 1e9 if len(times_ns) else None
 
     def parted(self, groups: Array | None = None) -> Exchanges:
-        """Itself, and its parts will know how long response times stay alike in all, or within each of these groups."""
+        """Itself, and its parts will know how response times are alike in all, or within each of these groups.
+
+        Groups see less of the level of the whole at the same time; rows over time have a level of their own.
+        """
         single = (self.rows["flags"] & NOT_SINGLE) == 0
         of_group = None if groups is None else groups[single]
         found = alike_ns(self.times_ns[single], self.response_ns[single], np.ones(int(single.sum())), of_group)
-        return replace(self, alike_ns=found)
+        return replace(self, alike=found if groups is not None else Alike(found.lasts))
 
     def parts(self, by: str) -> Iterator[tuple[str, Exchanges]]:
         """Exchanges of each flow, client or server, most exchanges first."""

@@ -1,0 +1,108 @@
+"""Intervals of delays in total, of rows over time and of groups: the statistics of the commands, without captures.
+
+coverage.py checks that a command says the same of a capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.packets.batch import PacketBatch
+from wirelag.stats.certainty import Certainty
+from wirelag.stats.distribution import Distribution
+from wirelag.stats.over_time import too_short
+from wirelag.synopses.connections import Connections
+from wirelag.synopses.crossing import Crossing
+from wirelag.synopses.delay_sample import alike_within
+from wirelag.synopses.request_response import EXCHANGE, Exchanges
+from wirelag.synopses.samples import SampleBatch, Samples, facts
+
+ROW_NS = 7_500_000_000
+FIRST_TAG = 2  # of groups
+
+Ints = npt.NDArray[Any]
+Bounds = Mapping[str, tuple[float, float]]
+Kinds = dict[str, list[Bounds]]  # "total", "rows", "groups": the intervals of each report
+
+
+def round_trips(times_ns: Ints, delays_ns: Ints, keys: Ints, group: Ints) -> Kinds:
+    """Of `rtt`: responses at these times, in order, each of a connection and a group."""
+    whole = _samples(times_ns, delays_ns, keys)
+    alike_ns = whole.spread.of_leg(0).times.alike_ns()
+    rows = [
+        {} if too_short(ROW_NS, alike_ns) else _intervals(_samples(times_ns[i], delays_ns[i], keys[i]).distribution(0))
+        for i in _rows(times_ns)
+    ]
+    connections, legs = Connections(), np.zeros(len(keys), np.uint8)
+    tags = (group + FIRST_TAG).astype(np.uint64)
+    batch = PacketBatch({"time_ns": times_ns, "flow_key": keys})
+    connections.add(batch, SampleBatch(np.arange(len(keys)), delays_ns, legs, ("icmp",), legs, None, tags))
+    groups = []
+    for one in np.unique(group):
+        delays = Distribution()
+        delays.add(delays_ns[group == one])
+        delays.certainty = Certainty(delays, partial(connections.sources, int(one) + FIRST_TAG, 0, delays))
+        groups.append(_intervals(delays))
+    return {"total": [_intervals(whole.distribution(0))], "rows": rows, "groups": groups}
+
+
+def _samples(times_ns: Ints, delays_ns: Ints, keys: Ints) -> Samples:
+    found, legs = Samples(), np.zeros(len(keys), np.uint8)
+    found.add(legs, delays_ns)
+    found.spread.add(keys, times_ns, np.arange(len(keys), dtype=np.uint32), legs, delays_ns)
+    return found
+
+
+def responses(request_ns: Ints, last_ns: Ints, keys: Ints, group: Ints) -> Kinds:
+    """Of `response`: exchanges in order of their responses, each of a connection and a group."""
+    rows = np.zeros(len(keys), EXCHANGE)
+    rows["key"], rows["request_ns"], rows["first_ns"], rows["last_ns"] = keys, request_ns, last_ns, last_ns
+    whole = Exchanges(rows)
+    over_time, by_group = whole.parted(), whole.parted(group)
+    return {
+        "total": [_intervals(whole.delays)],
+        "rows": [_intervals(over_time.of(i).delays) for i in _rows(last_ns)],
+        "groups": [_intervals(by_group.of(group == one).delays) for one in np.unique(group)],
+    }
+
+
+def crossings(sent_ns: Ints, delays_ns: Ints, group: Ints) -> Kinds:
+    """Of `oneway` with `join`: packets in order of time, each of a group."""
+    whole = _crossing(sent_ns, delays_ns)
+    alike_ns = whole.tail.alike_ns()
+    rows = [
+        {} if too_short(ROW_NS, alike_ns) else _crossing(sent_ns[i], delays_ns[i]).report("join").ci95
+        for i in _rows(sent_ns)
+    ]
+    groups = [_crossing(sent_ns[group == one], delays_ns[group == one]) for one in np.unique(group)]
+    alike = alike_within([one.tail for one in groups])
+    for one in groups:
+        one.tail = replace(one.tail, alike=alike)
+    return {
+        "total": [whole.report("join").ci95],
+        "rows": rows,
+        "groups": [one.report("join").ci95 for one in groups],
+    }
+
+
+def _crossing(sent_ns: Ints, delays_ns: Ints) -> Crossing:
+    found = Crossing()
+    found.add_delays(sent_ns, delays_ns)
+    return found
+
+
+def _rows(times_ns: Ints) -> Iterator[slice]:
+    edges = np.flatnonzero(np.diff(times_ns // ROW_NS)) + 1
+    for begin, end in zip([0, *edges], [*edges, len(times_ns)], strict=True):
+        yield slice(int(begin), int(end))
+
+
+def _intervals(delays: Distribution) -> Bounds:
+    found: Bounds = facts(delays)["ci95"]
+    return found

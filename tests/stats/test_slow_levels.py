@@ -1,0 +1,100 @@
+"""Slow levels: the same as a plain twin, near the truth for levels that are known, and wider than without a level."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from wirelag.stats.slow_levels import SLOWEST, STEADY, slowness
+
+Floats = npt.NDArray[np.float64]
+
+
+def powers_of(values: Floats) -> Floats:
+    """Powers of cosines, by their definition."""
+    n, apart = len(values), values - values.mean()
+    waves = [[math.cos(math.pi * k * (i + 0.5) / n) for i in range(n)] for k in range(1, min(SLOWEST, n - 1) + 1)]
+    return 2 * (np.array(waves) @ apart) ** 2
+
+
+def plain(powers: Floats, n: int) -> tuple[float, float]:
+    """The half-width and the number of stretches, kind by kind."""
+    kinds: list[tuple[float, float, float]] = []  # logarithm of the likelihood, variance, stretches
+    times = []
+    time = 0.5
+    while time < n / 2 * (1 - 1e-9):
+        times.append(time)
+        time *= math.sqrt(2)
+    sizes = [2.0**power for power in range(-1, 11)]
+    for time, size in [(0.0, 0.0), *((time, size) for time in times for size in sizes)]:
+        kept = math.exp(-1 / time) if time else 0.0
+        before = (1 - STEADY) / (len(times) * len(sizes)) if time else STEADY
+        log, left = math.log(before), 0.0
+        for k, power in enumerate(powers, 1):
+            level = (1 - kept) ** 2 / (1 - 2 * kept * math.cos(math.pi * k / n) + kept**2)
+            spectrum = (1 + size * level) / (1 + size)
+            log -= math.log(spectrum) / 2
+            left += float(power) / spectrum
+        kinds.append((log - len(powers) / 2 * math.log(left), left / len(powers), n / (2 * time) if time else n))
+    top = max(log for log, _, _ in kinds)
+    weights = [math.exp(log - top) for log, _, _ in kinds]
+    whole = sum(weights)
+    low, high = 0.0, 1e3 * math.sqrt(max(variance for _, variance, _ in kinds))
+    for _ in range(80):
+        half = (low + high) / 2
+        beyond = (
+            sum(w * math.erfc(half / math.sqrt(2 * v)) for w, (_, v, _) in zip(weights, kinds, strict=True)) / whole
+        )
+        low, high = (half, high) if beyond > 0.05 else (low, half)
+    slower = 0.0
+    for weight, (_, _, stretches) in sorted(zip(weights, kinds, strict=True), key=lambda one: one[1][2]):
+        slower += weight / whole
+        if slower >= 1 / 3:
+            return half, stretches
+    raise AssertionError
+
+
+def forgets(rng: np.random.Generator, count: int, time: float, noise: float) -> Floats:
+    """A level that is forgotten within a time, in batches, and noise."""
+    kept, level, found = math.exp(-1 / time), rng.normal(), []
+    for _ in range(count):
+        level = kept * level + math.sqrt(1 - kept**2) * rng.normal()
+        found.append(level + noise * rng.normal())
+    return np.array(found)
+
+
+@pytest.mark.parametrize(
+    ("count", "time", "noise"), [(128, 0.01, 1.0), (128, 6.0, 1.0), (128, 30.0, 3.0), (20, 2.0, 0.5)]
+)
+def test_the_same_as_the_plain_twin(count: int, time: float, noise: float) -> None:
+    values = forgets(np.random.default_rng(count), count, time, noise)
+    found = slowness(powers_of(values), count)
+    half, stretches = plain(powers_of(values), count)
+    assert found.half == pytest.approx(half, rel=0.01)
+    assert found.stretches == pytest.approx(stretches)
+
+
+def test_intervals_of_levels_hold_and_without_a_level_they_do_not() -> None:
+    """Also where the noise is as large as a level that lasts an eighth of the recording; twice that is doubted."""
+    rng = np.random.default_rng(4)
+    for time, noise in ((0.01, 1.0), (2.0, 1.0), (8.0, 0.0), (8.0, 1.0)):
+        hits = naive = 0
+        for _ in range(200):
+            values = forgets(rng, 128, time, noise)
+            total = abs(float(values.sum()))
+            hits += total <= slowness(powers_of(values), 128).half
+            naive += total <= 1.96 * float(values.std()) * math.sqrt(128)
+        assert 0.95 - 3.5 * math.sqrt(0.95 * 0.05 / 200) <= hits / 200, (time, noise)
+        assert (naive / 200 < 0.8) == (time > 1), (time, noise)
+    drifts = np.linspace(0, 5, 128) + rng.normal(size=128)
+    assert slowness(powers_of(drifts), 128).stretches < 4
+    assert slowness(powers_of(rng.normal(size=128)), 128).stretches > 30
+
+
+def test_the_level_is_the_part_of_the_variance_that_noise_is_not() -> None:
+    rng = np.random.default_rng(6)
+    steady = np.mean([slowness(powers_of(rng.normal(size=128)), 128).level for _ in range(50)]) / 128
+    slow = np.median([slowness(powers_of(forgets(rng, 128, 6.0, 1.0)), 128).level for _ in range(50)]) / 128
+    assert steady < 0.5
+    assert 0.5 * 12 < slow < 4 * 12  # a level of variance 1 that lasts 6 has 12 at frequency 0; what is not sure widens
