@@ -328,6 +328,7 @@ class Agent:
             "spooled": self._outbox.waiting,
             "spooled_bytes": self._outbox.waiting_bytes,
             "spool_dropped": self._outbox.dropped,
+            "spool_failing": self._outbox.disk_fails,
             "refused": self._outbox.refused,
             "past_intervals": len(self._past),
             "past_bytes": self._past.bytes,

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from wirelag.collector.health import KINDS
 from wirelag.collector.tally import Tally
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.results import Rank, Result
@@ -143,12 +144,14 @@ class Metrics:
 
     # ---- exposition ----
 
-    def text(self, agents: list[dict[str, Any]], counted: Mapping[str, int], store_bytes: int) -> tuple[bytes, str]:
-        """The exposition and its media type."""
+    def text(
+        self, agents: list[dict[str, Any]], counted: Mapping[str, int], store_bytes: int, problems: Iterable[str] = ()
+    ) -> tuple[bytes, str]:
+        """The exposition and its media type; `problems`: those of the collector (health.py)."""
         from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
         from prometheus_client.registry import Collector
 
-        families = [*self._of_segments(), *_of_agents(agents), *self._of_itself(counted, store_bytes)]
+        families = [*self._of_segments(), *_of_agents(agents), *self._of_itself(counted, store_bytes, set(problems))]
 
         class Fixed(Collector):
             def collect(self) -> Iterator[Metric]:
@@ -240,7 +243,7 @@ class Metrics:
         of_packets = [delay, interpolated, *counters.values(), *order.values(), judged, unseen, *references.values()]
         return [*of_packets, intervals, error, synchronised, ci95]
 
-    def _of_itself(self, counted: Mapping[str, int], store_bytes: int) -> list[Metric]:
+    def _of_itself(self, counted: Mapping[str, int], store_bytes: int, problems: set[str]) -> list[Metric]:
         from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         ready = HistogramMetricFamily(
@@ -249,6 +252,9 @@ class Metrics:
         with self._lock:
             for stage, (counts, seconds) in self._ready.items():
                 ready.add_metric([stage], _cumulative(READY, counts), seconds[0])
+        wrong = GaugeMetricFamily("wirelag_problem", "Whether the collector has this problem now.", labels=["what"])
+        for what in KINDS:
+            wrong.add_metric([what], float(what in problems))
         messages = CounterMetricFamily("wirelag_messages", "Messages by outcome.", labels=["outcome"])
         size = CounterMetricFamily("wirelag_message_bytes", "Control traffic.", labels=["direction"])
         for outcome, count in sorted(counted.items()):
@@ -260,6 +266,7 @@ class Metrics:
             ready,
             messages,
             size,
+            wrong,
             GaugeMetricFamily("wirelag_store_bytes", "Size of the store.", value=store_bytes),
         ]
 
@@ -280,6 +287,9 @@ def _of_agents(agents: list[dict[str, Any]]) -> list[Metric]:
             "End of the last interval that it reported.", lambda one: one["last_interval"],
         ),
         "wirelag_agent_spool_bytes": ("Bytes waiting on its disk.", lambda one: one["says"].get("spooled_bytes")),
+        "wirelag_agent_spool_failing": (
+            "Whether its spool cannot be written.", lambda one: one["says"].get("spool_failing"),
+        ),
         "wirelag_agent_spool_messages": ("Messages waiting on its disk.", lambda one: one["says"].get("spooled")),
     }  # fmt: skip
     counters: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {

@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from wirelag.protocol.messages import MOST_BYTES
-from wirelag.transport import Address, Refused, Unreachable, pauses, reason
+from wirelag.transport import Address, Declined, Refused, Unreachable, pauses, reason
 
 MEDIA_TYPE: Final = "application/vnd.wirelag.message"
 ASK_HEADER: Final = "Wirelag-Ask"
@@ -198,7 +198,7 @@ class HttpSender:
         last = self._last
         told = "" if last == self._told else last
         status, said = await asyncio.to_thread(self._out.post, f"{self._path}/v1/messages", data, told)
-        self._check(status, said)
+        self._check(status, said, 204)
         self._told = last
 
     async def asks(self) -> AsyncIterator[bytes]:
@@ -209,7 +209,7 @@ class HttpSender:
                 path = f"{self._path}/v1/asks/{self._point}?after={quote(self._last, safe='')}"
                 try:
                     status, name, said = await asyncio.to_thread(line.next_ask, path)
-                    self._check(status, said)
+                    self._check(status, said, 200)
                 except (Unreachable, Refused):
                     await asyncio.sleep(0 if self._closed else next(tries))
                     continue
@@ -225,13 +225,16 @@ class HttpSender:
         self._closed = True
         await asyncio.gather(asyncio.to_thread(self._out.close), asyncio.to_thread(self._in.close))
 
-    def _check(self, status: int, body: bytes) -> None:
+    def _check(self, status: int, body: bytes, success: int) -> None:
+        """Raise an error unless the status is the one of success: any other may be that of a proxy."""
         where = self._address.shown
-        if status in (200, 204):
+        if status == success:
             return
         if status in (401, 403):
             raise Unreachable(f"{where}: does not accept the token ({status}); check the file of --token-file")
+        said = "".join(filter(str.isprintable, body.decode(errors="replace").partition("\n")[0][:200]))
         if status in (400, 413, 415):
-            said = body.decode(errors="replace").partition("\n")[0][:200]
-            raise Refused(f"{where}: refuses a message: {''.join(filter(str.isprintable, said))}")
-        raise Unreachable(f"{where}: cannot take messages now (status {status})")
+            raise Refused(f"{where}: refuses a message: {said}")
+        if status < 400:
+            raise Unreachable(f"{where}: does not answer as a collector does (status {status}); check the address")
+        raise Declined(f"{where}: cannot take a message now (status {status}{f': {said}' if status == 503 else ''})")

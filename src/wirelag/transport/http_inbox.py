@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wirelag.errors import MissingExtraError
-from wirelag.protocol.messages import MOST_BYTES, peek
+from wirelag.protocol.messages import MOST_BYTES, UnknownVersion, peek
 from wirelag.transport import Acknowledge
 from wirelag.transport.http import ASK_HEADER, FRAME, MEDIA_TYPE, QUIET_S
 
@@ -138,6 +138,8 @@ class HttpInbox:
             return self._no(408, "slow", "it did not come in time")
         try:
             opening = await asyncio.to_thread(peek, data, self._most) if len(data) > _LONG else peek(data, self._most)
+        except UnknownVersion as error:
+            return self._no(503, "of an unknown version", f"it {error}")
         except ValueError as error:
             return self._no(400, "garbage", f"it {error}")
         if point not in (None, opening.point):
