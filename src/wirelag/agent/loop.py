@@ -37,6 +37,7 @@ from wirelag.protocol.terms import records_of
 from wirelag.synopses.reference_summary import by_class, interpolated
 from wirelag.transport import Sender, sender
 from wirelag.transport.outbox import Outbox
+from wirelag.transport.service_manager import watched
 from wirelag.transport.spool import Spool
 from wirelag.twopoint.spans import ALL, Cut
 from wirelag.units import format_duration
@@ -175,12 +176,18 @@ class Agent:
         )
         beside = [
             asyncio.create_task(task)
-            for task in (self._outbox.run(), self._answers(), self._statuses(), self._clocks())
+            for task in (
+                self._outbox.run(),
+                self._answers(),
+                self._statuses(),
+                self._clocks(),
+                watched(thread.is_alive),
+            )
         ]
         for each in beside:
             each.add_done_callback(self._ended)
         self._emitter.start()
-        thread.start()
+        thread.start()  # before any of these tasks runs
         self._greet()
         try:
             await self._ship()

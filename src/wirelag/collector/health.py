@@ -28,6 +28,7 @@ class Health:
     def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
         self._steady = steady
         self._worked = steady()
+        self.long_work = False  # what it does now may take minutes: a rescue
         self._problems: dict[What, str] = {}
 
     def note(self, what: What, problem: str | None, over: str) -> None:
@@ -52,7 +53,7 @@ class Health:
     @property
     def healthy(self) -> bool:
         """Whether the worker works."""
-        return self._steady() - self._worked < STUCK_S
+        return self.long_work or self._steady() - self._worked < STUCK_S
 
     @property
     def ready(self) -> bool:

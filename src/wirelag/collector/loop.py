@@ -266,11 +266,15 @@ class Collector:
         if error is None or (self._rescued_s is not None and now_s - self._rescued_s < RESCUE_S):
             return False
         try:
+            self.health.long_work = True
             done = self.store.rescue(error)
         except Exception as problem:
             self._rescued_s = now_s
             print(f"wirelag: {self.store.path}: cannot be rescued now ({problem})", file=sys.stderr, flush=True)
             return False
+        finally:
+            self.health.works()
+            self.health.long_work = False
         if done is None:
             return False
         self._rescued_s = now_s

@@ -14,10 +14,20 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from wirelag.collector.pruning import Pruner, used_bytes
-from wirelag.collector.sqlite_file import COLUMNS, LATER, MOMENTS, SINGLE, TEXTS, connected, is_damage, opened, rescue
+from wirelag.collector.sqlite_file import (
+    COLUMNS,
+    LATER,
+    MOMENTS,
+    SINGLE,
+    TEXTS,
+    cannot_open,
+    connected,
+    is_damage,
+    opened,
+    rescue,
+)
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, SUMMED, Pruned, Put, Retention, Row
 from wirelag.collector.tally import Tally
-from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.results import Rank
 from wirelag.stats.moments import Moments
@@ -48,13 +58,13 @@ class SqliteStore:
         self._began = False
         self.rescued: str | None = None  # what was done about a damaged file at the start
         self.failed: Callable[[str, Exception], None] = _raise  # called for a sum that fails
-        self._connect()
         try:
+            self._connect()
             self._forget_series()
-        except sqlite3.Error as error:
+        except self.errors as error:
             self.rescued = self.rescue(error)
             if self.rescued is None:
-                raise WirelagError(f"{path}: cannot read the collector's store ({error}); name another file") from None
+                raise cannot_open(path, error) from None
 
     def _connect(self) -> None:
         self._base = opened(self.path)

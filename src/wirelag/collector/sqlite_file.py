@@ -87,9 +87,14 @@ def opened(path: str) -> sqlite3.Connection:
             raise
         return base
     except (OSError, sqlite3.Error) as error:
-        kind = StoreUnavailable if passes(error, path) else WirelagError
-        way_out = "still trying" if kind is StoreUnavailable else "name another file"
-        raise kind(f"{path}: cannot open it as the collector's store ({error}); {way_out}") from None
+        raise cannot_open(path, error) from None
+
+
+def cannot_open(path: str, error: Exception) -> WirelagError:
+    """The error of a file that cannot be the store, or not now."""
+    if passes(error, path):
+        return StoreUnavailable(f"{path}: cannot open it as the collector's store now ({error}); still trying")
+    return WirelagError(f"{path}: cannot open it as the collector's store ({error}); name another file")
 
 
 def connected(path: str) -> sqlite3.Connection:
