@@ -8,12 +8,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import nats
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -33,6 +34,7 @@ from tests.support.collector_process import (
 from tests.support.command import wirelag
 from tests.support.effort import scaled
 from tests.support.places import ROOT
+from tests.support.transport_peers import send_patiently
 from tests.support.waiting import PATIENCE_S, until
 from wirelag.collector.check import HOUR_BYTES, MINUTE_BYTES, SINGLE_BYTES
 from wirelag.collector.loop import MOST_UNHEARD, Collector, Said
@@ -461,6 +463,35 @@ def test_the_same_over_nats(tmp_path: Path, broker: str) -> None:
     with Running(tmp_path, "--segment", "A>B", "--nats", broker) as running:
         send(broker, pair(path, RDA), 5, settled(running, path, 4))
         assert are_true(running.reports(), path) == 4
+
+
+def test_a_broker_keeps_what_the_collector_does_not_know(tmp_path: Path, broker: str) -> None:
+    """A message of a newer version stays in the stream, others go on; and the check says what the broker promises."""
+    agent = pair(recent(4, 50, 9), RDA)[0]
+    first, *others = agent.messages(0, 4)
+
+    async def work(counted: Callable[[], dict[str, int]]) -> int:
+        way = sender(Address(broker), "A")
+        newer = bytearray(encode(first))
+        newer[4] += 1
+        await send_patiently(way, bytes(newer), first.key)
+        for message in others:
+            await way.send(encode(message), message.key)
+        await way.close()
+        await asyncio.to_thread(until, lambda: counted().get("synopsis") == 3, "three messages")
+        client = await nats.connect(broker)
+        stream = client.jetstream()
+        while (left := (await stream.stream_info("WIRELAG")).state.messages) > 1:  # acknowledged a little later
+            await asyncio.sleep(0.02)
+        await client.close()
+        return left
+
+    with Running(tmp_path, "--segment", "A>B", "--nats", broker) as running:
+        assert asyncio.run(asyncio.wait_for(work(running.counted), PATIENCE_S)) == 1
+        assert running.counted()["of an unknown version"] >= 1
+    assert running.log.count("its sender keeps it until this wirelag is upgraded") == 1
+    said = wirelag("collect", "--check", "--nats", broker, "--listen", "127.0.0.1:0", "--store", tmp_path / "new.db")
+    assert "one copy (1 of 3 replicas): after a power failure it may have lost what it acknowledged" in said.stdout
 
 
 # ---- documents ----

@@ -29,7 +29,7 @@ def told(settings: Settings) -> Iterator[str]:
 
         yield f"also receives messages from {settings.nats.shown}"
         if (wrong := asyncio.run(problem(settings.nats))) is not None:
-            yield f"  which fails now: {wrong}"
+            yield f"  {wrong}"
     if settings.ends:
         yield f"measures {len(settings.ends)} segments:"
         for one in settings.ends:
