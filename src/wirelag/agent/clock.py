@@ -121,6 +121,19 @@ class HostClock:
         return replace(told, error_ns=told.error_ns + round(since_ns * DRIFT))
 
 
+class Steps:
+    """Notices that the clock was set; read by one thread."""
+
+    def __init__(self) -> None:
+        self._apart_ns = apart_ns()
+
+    def taken_ns(self) -> int:
+        """By how much the clock was set since the last call; 0 if it was not."""
+        before_ns, self._apart_ns = self._apart_ns, apart_ns()
+        step_ns = self._apart_ns - before_ns
+        return step_ns if abs(step_ns) > STEP_NS else 0
+
+
 def _asked() -> ClockReading | None:
     """The reading of a program that keeps the clock; None if none runs."""
     if found := ptp_reading(_said("pmc", "-u", "-b", "0", "GET CURRENT_DATA_SET", "GET PORT_DATA_SET")):

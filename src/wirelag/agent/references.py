@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
 
-from wirelag.agent.clock import STEP_NS, apart_ns
+from wirelag.agent.clock import Steps
 from wirelag.agent.config import Reference
 from wirelag.errors import WirelagError
 from wirelag.packets.injection import Injector
@@ -130,7 +130,7 @@ class Emitter:
         self._senders: dict[int, _References | _Control] = {}
         self._turned: dict[Reference, int] = {}  # streams started by `turn`
         self._due: list[tuple[int, int]] = []  # time and sender: a heap
-        self._apart_ns = apart_ns()  # how far the clock is from one that is never set
+        self._steps = Steps()
         self._number = 0
         for stream in references:
             sender = self._stream(stream)
@@ -215,8 +215,7 @@ class Emitter:
 
     def _notice_step(self) -> None:
         """If the clock was set, what is due is due by the new time."""
-        before_ns, self._apart_ns = self._apart_ns, apart_ns()
-        if abs(self._apart_ns - before_ns) > STEP_NS:
+        if self._steps.taken_ns():
             now_ns = time.time_ns()
             self._due = [(_next_ns(now_ns, self._senders[n]), n) for _, n in self._due if n in self._senders]
             heapq.heapify(self._due)

@@ -17,6 +17,7 @@ import numpy as np
 from wirelag.collector.health import KINDS
 from wirelag.collector.tally import Tally
 from wirelag.packets.intervals import Interval
+from wirelag.protocol.loss import APART
 from wirelag.protocol.results import Rank, Result
 from wirelag.protocol.session import LINGER_NS
 from wirelag.stats.distribution import MIDDLES_NS
@@ -118,8 +119,7 @@ class Metrics:
                 bound_ns += tally.clock_error_ns
                 sums.ci95_ns = mean_ns - bound_ns, mean_ns + bound_ns
             if not counted:
-                outcome = "measured" if tally.moments.used else "empty" if tally.comparable else "incomparable"
-                sums.counts[outcome] += 1
+                sums.counts[_outcome(tally)] += 1
             for name in ("sent", "received", "loss_sent", "lost", "unseen_up", "unseen_down"):
                 sums.counts[name] += getattr(tally, name)
             if tally.counts_sent:
@@ -205,7 +205,7 @@ class Metrics:
         )
         intervals = CounterMetricFamily(
             "wirelag_intervals",
-            "Intervals: measured, empty, incomparable, or unseen by a point.",
+            "Intervals: measured, empty, disjoint (no packet in common), incomparable, or unseen by a point.",
             labels=["segment", "outcome"],
         )
         error = GaugeMetricFamily(
@@ -234,7 +234,7 @@ class Metrics:
                         family.add_metric([name], sums.lost if what == "lost" else sums.counts[what])
                 for side in ("up", "down"):
                     unseen.add_metric([name, f"{side}stream"], sums.counts[f"unseen_{side}"])
-                for outcome in ("measured", "empty", "incomparable", "unseen"):
+                for outcome in ("measured", "empty", "disjoint", "incomparable", "unseen"):
                     intervals.add_metric([name, outcome], sums.counts[outcome])
                 error.add_metric([name], sums.error_ns / 1e9)
                 synchronised.add_metric([name], float(sums.synchronised))
@@ -300,6 +300,9 @@ def _of_agents(agents: list[dict[str, Any]]) -> list[Metric]:
         "wirelag_agent_messages_dropped": (
             "Messages dropped since its start: spool full, or refused.", _given_up,
         ),
+        "wirelag_agent_clock_steps": (
+            "How often its clock was set since its start.", lambda one: one["says"].get("clock_steps"),
+        ),
         "wirelag_agent_intervals_lost": (
             "Intervals dropped since its start: the disk failed.", lambda one: one["says"].get("lost_parts"),
         ),
@@ -320,6 +323,12 @@ def _of_agents(agents: list[dict[str, Any]]) -> list[Metric]:
             counter.add_metric([OTHER], sum(_number(value(one)) or 0.0 for one in agents[MOST_POINTS:]))
         families.append(counter)
     return families
+
+
+def _outcome(tally: Tally) -> str:
+    if tally.reason == APART:
+        return "disjoint"
+    return "measured" if tally.moments.used else "empty" if tally.comparable else "incomparable"
 
 
 def _number(value: Any) -> float | None:
