@@ -465,6 +465,26 @@ def test_the_same_over_nats(tmp_path: Path, broker: str) -> None:
         assert are_true(running.reports(), path) == 4
 
 
+def test_a_second_collector_reads_nothing_from_the_broker(tmp_path: Path, broker: str) -> None:
+    """It waits, and says so; when the first one ends, it goes on with what came meanwhile."""
+    path = recent(4, 200, 10)
+    (tmp_path / "second").mkdir()
+    with Running(tmp_path, "--segment", "A>B", "--nats", broker) as first:
+        send(broker, pair(recent(1, 50, 9), RDA)[:1], 1, lambda: first.counted().get("synopsis", 0) >= 1)
+        with Running(tmp_path / "second", "--segment", "A>B", "--nats", broker) as second:
+            second.until(lambda: second.counted().get("nats broker failed", 0) >= 1)
+            send(broker, pair(path, RDA), 5, settled(first, path, 4))
+            assert are_true(first.reports(), path) == 4
+            assert "synopsis" not in second.counted()
+            first.end(signal.SIGTERM)
+            second.until(lambda: second.get("/-/ready")[0] == 200)
+            again = recent(4, 200, 11)
+            send(broker, pair(again, RDA), 5, settled(second, again, 4))
+            assert are_true(second.reports(), again) == 4
+    assert f"another collector, {socket.gethostname()}:{tmp_path}/store.db, reads from it" in second.log
+    assert "can be used again" in second.log
+
+
 def test_a_broker_keeps_what_the_collector_does_not_know(tmp_path: Path, broker: str) -> None:
     """A message of a newer version stays in the stream, others go on; and the check says what the broker promises."""
     agent = pair(recent(4, 50, 9), RDA)[0]

@@ -18,11 +18,12 @@ from tests.support.collector_process import RDA, Running, recent
 from tests.support.command import WIRELAG
 from tests.support.in_lab import IN_LAB
 from tests.support.transport_peers import run
-from tests.support.waiting import until_soon
+from tests.support.waiting import PATIENCE_S, until_soon
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, encode
 from wirelag.transport import Address, Declined, Unreachable, sender
 from wirelag.transport.outbox import Outbox
+from wirelag.transport.runs import SILENT_S, Runs
 from wirelag.transport.spool import Spool
 
 MONTH_NS = 30 * 86400 * 10**9
@@ -199,3 +200,44 @@ def test_an_agent_works_on_a_read_only_disk(tmp_path: Path) -> None:
         assert running.counted()["synopsis"] >= 2
         (status,) = running.json("/api/v1/agents")["agents"]
         assert status["says"]["spool_failing"] is True
+
+
+# ---- names ----
+
+
+def test_of_two_agents_with_one_name_the_second_is_refused(tmp_path: Path) -> None:
+    """Both agents say they are A: the second one's messages stay with it, and both sides say so."""
+    agent = pair(recent(8, 50, 1), RDA)[0]
+    messages = agent.messages(0, 8)
+
+    async def work(url: str) -> list[str]:
+        first, second = (sender(Address(url), "A") for _ in range(2))
+        refused = []
+        for message in messages:
+            await first.send(encode(message), message.key)
+            try:
+                await second.send(encode(message), message.key)
+            except Declined as error:
+                refused.append(str(error))
+        await asyncio.gather(first.close(), second.close())
+        return refused
+
+    with Running(tmp_path, "--segment", "A>B") as running:
+        refused = asyncio.run(asyncio.wait_for(work(running.url), PATIENCE_S))
+        assert len(refused) == 7  # it took over with its first message; then the other one spoke again
+        assert "(status 409: another agent called A is running; give each its own name)" in refused[0]
+        assert running.counted()["http of a second agent"] == 7
+    assert running.log.count("two agents are called A: the one at 127.0.0.1, which began later, is refused") == 1
+
+
+def test_an_agent_that_starts_again_is_heard_at_once() -> None:
+    runs = Runs()
+    for number in range(200):
+        assert runs.admits("A", f"run {number}", 0.0)
+    assert runs.admits("A", "", 0.0)  # one that does not say
+    assert runs.admits("A", "run 198", 1.0)  # both are running
+    assert not runs.admits("A", "run 199", 2.0)
+    assert runs.admits("A", "run 198", 3.0)
+    assert not runs.admits("A", "run 199", 3.0 + SILENT_S - 1)
+    assert runs.admits("A", "run 199", 3.0 + SILENT_S)  # the other one has ended
+    assert runs.admits("A", "run 199", 100.0)

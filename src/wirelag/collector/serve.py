@@ -250,8 +250,8 @@ async def serve(settings: Settings) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    context, sock = encryption(settings), listening(settings)
-    with ExitStack() as stack:
+    context = encryption(settings)
+    with listening(settings) as sock, ExitStack() as stack:
         store = await _opened(settings, stack, sock, context, ended)
         if store is not None:
             await _serve(settings, store, sock, context, ended)
@@ -317,7 +317,8 @@ async def _serve(
     if settings.nats is not None:
         from wirelag.transport.nats import NatsInbox
 
-        inboxes.append(NatsInbox(settings.nats))
+        name = f"{socket.gethostname()}:{os.path.realpath(settings.store)}"
+        inboxes.append(NatsInbox(settings.nats, name=name))
     app = application(collector, settings, inbox)
     server = _server(app, context)
     working = asyncio.create_task(collector.run(inboxes, following))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import secrets
 import socket
 import struct
 import threading
@@ -17,6 +18,7 @@ from wirelag.transport import Address, Declined, Refused, Unreachable, pauses, r
 
 MEDIA_TYPE: Final = "application/vnd.wirelag.message"
 ASK_HEADER: Final = "Wirelag-Ask"
+RUN_HEADER: Final = "Wirelag-Run"
 FRAME: Final = struct.Struct("<IQ")  # before each ask: its length, and its number
 QUIET_S: Final = 20  # an ask of length 0 means that there was none for this long
 _TIMEOUT_S: Final = QUIET_S + 15.0
@@ -36,12 +38,12 @@ class _Line:
         self._broken_off = False
         self._asks: http.client.HTTPResponse | None = None  # a response without end
 
-    def post(self, path: str, body: bytes, last: str) -> tuple[int, bytes]:
-        """Status and body of a short reply; Unreachable if none comes. `last`: the ask that was replied to last."""
+    def post(self, path: str, body: bytes, about: dict[str, str]) -> tuple[int, bytes]:
+        """Status and body of a short reply; Unreachable if none comes. `about`: headers of this message."""
         headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body))}
         try:
             with self._turn:
-                return self._patiently(path, body, headers | ({ASK_HEADER: last} if last else {}))
+                return self._patiently(path, body, headers | about)
         finally:
             self._leave()
 
@@ -188,6 +190,7 @@ class HttpSender:
         self._path = urlsplit(address.url).path.rstrip("/")
         self._point = quote(point, safe="")
         self._out, self._in = _Line(address), _Line(address)
+        self._run = secrets.token_hex(4)  # tells this process from another that uses the same name
         self._last = self._told = ""  # the ask last replied to, and the last one that the collector knows of
         self._closed = False
 
@@ -197,7 +200,8 @@ class HttpSender:
             raise Refused(f"{self._address.shown}: a message of {len(data)} bytes is too large (at most {MOST_BYTES})")
         last = self._last
         told = "" if last == self._told else last
-        status, said = await asyncio.to_thread(self._out.post, f"{self._path}/v1/messages", data, told)
+        about = {RUN_HEADER: self._run} | ({ASK_HEADER: told} if told else {})
+        status, said = await asyncio.to_thread(self._out.post, f"{self._path}/v1/messages", data, about)
         self._check(status, said, 204)
         self._told = last
 
@@ -237,4 +241,5 @@ class HttpSender:
             raise Refused(f"{where}: refuses a message: {said}")
         if status < 400:
             raise Unreachable(f"{where}: does not answer as a collector does (status {status}); check the address")
-        raise Declined(f"{where}: cannot take a message now (status {status}{f': {said}' if status == 503 else ''})")
+        why = f": {said}" if status in (409, 503) and said else ""
+        raise Declined(f"{where}: cannot take a message now (status {status}{why})")

@@ -30,6 +30,8 @@ try:
     from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StreamConfig
     from nats.js.client import JetStreamContext
     from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
+
+    from wirelag.transport.lease import Lease
 except ImportError:
     raise MissingExtraError("NATS") from None
 
@@ -238,8 +240,10 @@ class NatsInbox:
 
     scheme = "nats"
 
-    def __init__(self, address: Address, again_s: float = _AGAIN_S) -> None:
+    def __init__(self, address: Address, again_s: float = _AGAIN_S, name: str = COLLECTOR) -> None:
+        """`name`: of this collector, the same after a restart; only one at a time reads from a broker."""
         self.counts: Counter[str] = Counter()
+        self._lease = Lease(name)
         self._address = address
         self._again_s = again_s
         self._line = _Line(address, COLLECTOR)
@@ -247,7 +251,7 @@ class NatsInbox:
 
     async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
         """Messages are repeated after `again_s` seconds if they are not acknowledged."""
-        async for message in _consume(self._line, STREAM, COLLECTOR, None, self._again_s, self._complain):
+        async for message in _consume(self._line, STREAM, COLLECTOR, None, self._again_s, self._complain, self._hold):
             acknowledge = _acknowledger(message)
             if _of_another(message):
                 self.counts["of another point"] += 1
@@ -261,7 +265,15 @@ class NatsInbox:
 
     async def close(self) -> None:
         """Close; `messages` ends too."""
+        with suppress(Unreachable, TimeoutError):
+            if not self._line.closed and self._said is None:
+                await asyncio.wait_for(self._lease.release(await self._line.stream()), _CLOSING_S)
         await self._line.close()
+
+    async def _hold(self, context: JetStreamContext) -> None:
+        """Raise Unreachable while another collector reads from this broker."""
+        if (other := await self._line.unless_lost(self._lease.hold(context))) is not None:
+            raise self._line.unreachable(f"another collector, {other}, reads from it; stop one of the two")
 
     def _complain(self, error: Unreachable | None) -> None:
         """Report a problem once, and its end once."""
@@ -317,12 +329,15 @@ async def _consume(
     only: str | None,
     again_s: float,
     complain: Callable[[Unreachable | None], None] = lambda error: None,
+    hold: Callable[[JetStreamContext], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Msg]:
-    """Messages one by one, across reconnections."""
+    """Messages one by one, across reconnections; `hold` raises Unreachable when they are another's to read."""
     tries = pauses()
     while not line.closed:
         try:
             context = await line.stream()
+            if hold is not None:
+                await hold(context)
             if stream == STREAM:
                 for each in (_MESSAGES, _ASKED):
                     await line.unless_lost(_ensure(context, each))
@@ -335,6 +350,8 @@ async def _consume(
             pulled = await line.unless_lost(context.pull_subscribe_bind(name, stream))
             complain(None)
             while True:
+                if hold is not None:
+                    await hold(context)
                 message = await line.unless_lost(_next(pulled))
                 tries = pauses()
                 if message is not None:
