@@ -21,7 +21,7 @@ from tests.support.transport_peers import run
 from tests.support.waiting import PATIENCE_S, until_soon
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, encode
-from wirelag.transport import Address, Declined, Unreachable, sender
+from wirelag.transport import Address, Declined, Refused, Unreachable, sender
 from wirelag.transport.outbox import Outbox
 from wirelag.transport.runs import SILENT_S, Runs
 from wirelag.transport.spool import Spool
@@ -30,16 +30,16 @@ MONTH_NS = 30 * 86400 * 10**9
 
 
 @contextmanager
-def replies(status: int) -> Iterator[str]:
-    """A server that is no collector: it replies the same to everything."""
+def replies(status: int, text: bytes = b"<html>login</html>") -> Iterator[str]:
+    """A server that replies the same to everything."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             self.send_response(status)
-            self.send_header("Content-Length", "18")
+            self.send_header("Content-Length", str(len(text)))
             self.end_headers()
-            self.wfile.write(b"<html>login</html>")
+            self.wfile.write(text)
 
         def log_message(self, *_: object) -> None:
             return
@@ -66,6 +66,23 @@ def test_only_204_means_stored(status: int) -> None:
 
     with replies(status) as url:
         run(work(url))
+
+
+def test_an_older_collector_that_does_not_know_the_version_drops_nothing() -> None:
+    """Collectors before version 2 of the store replied 400 to another version, in these words."""
+
+    async def work(url: str, error: type[Exception]) -> None:
+        way = sender(Address(url), "A")
+        with pytest.raises(error):
+            await way.send(b"x", "k")
+        await way.close()
+
+    for said, error in (
+        (b"it has version 2 of the format, this wirelag reads 1: use the same wirelag", Declined),
+        (b"it is damaged: the checksum does not match", Refused),
+    ):
+        with replies(400, said) as url:
+            run(work(url, error))
 
 
 def moved(message: Message, by_ns: int) -> Message:

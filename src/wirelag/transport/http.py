@@ -20,6 +20,7 @@ MEDIA_TYPE: Final = "application/vnd.wirelag.message"
 ASK_HEADER: Final = "Wirelag-Ask"
 RUN_HEADER: Final = "Wirelag-Run"
 FRAME: Final = struct.Struct("<IQ")  # before each ask: its length, and its number
+OLDER: Final = "of the format, this wirelag reads"  # older collectors reply 400 with this to versions they do not know
 QUIET_S: Final = 20  # an ask of length 0 means that there was none for this long
 _TIMEOUT_S: Final = QUIET_S + 15.0
 _CONNECT_S: Final = 5.0
@@ -237,6 +238,8 @@ class HttpSender:
         if status in (401, 403):
             raise Unreachable(f"{where}: does not accept the token ({status}); check the file of --token-file")
         said = "".join(filter(str.isprintable, body.decode(errors="replace").partition("\n")[0][:200]))
+        if status == 400 and OLDER in said:
+            raise Declined(f"{where}: does not know this version of messages ({said})")
         if status in (400, 413, 415):
             raise Refused(f"{where}: refuses a message: {said}")
         if status < 400:
