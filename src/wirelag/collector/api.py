@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -83,7 +82,9 @@ class Api:
             return wrong(404, str(error))
         except Exception as error:  # lose one response rather than the collector
             self._of.counted["internal errors"] += 1
-            print(f"wirelag: {path} failed ({type(error).__name__}: {error}); please report it", file=sys.stderr)
+            self._of.notices.say(
+                "failed replies", path, f"{path} failed ({type(error).__name__}: {error}); please report it"
+            )
             return wrong(500, "the collector failed to answer; its log says why")
 
     async def _document(self, request: Request) -> Response:

@@ -22,6 +22,7 @@ from wirelag.collector.agents import Agents
 from wirelag.collector.clock_check import Behind
 from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.metrics import Metrics
+from wirelag.collector.notices import Notices
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
@@ -79,6 +80,7 @@ class Collector:
         self.following = None if follow is None else Following(follow)
         self.agents, self.metrics = Agents(store.agents()), Metrics()
         self.counted: Counter[str] = Counter()
+        self.notices = Notices()
         self.inboxes: list[Inbox] = []
         self.latest: dict[str, Kept] = {}  # by segment
         self.settled: dict[str, Kept] = {}
@@ -264,7 +266,8 @@ class Collector:
     def _failed(self, what: str, error: Exception) -> None:
         """Report an internal error: a bad message may cost its own result, not the collector."""
         self.counted["internal errors"] += 1
-        print(f"wirelag: {what} caused {type(error).__name__}: {error}", file=sys.stderr)
+        kind = type(error).__name__
+        self.notices.say("internal errors", kind, f"{what} caused {kind}: {error}; please report it")
 
     def _count(self, kept: list[Kept]) -> None:
         now_ns = self.clock()
@@ -289,7 +292,7 @@ class Collector:
         """Report once that the points of a segment cannot be compared."""
         reason = None if tally.comparable else tally.reason
         if reason is not None and self._apart.get(segment) != reason:
-            print(f"wirelag: {segment} is not measured: {reason}", file=sys.stderr, flush=True)
+            self.notices.say("segments that are not measured", segment, f"{segment} is not measured: {reason}")
         self._apart[segment] = reason
 
     def _take(self, batch: list[bytes]) -> list[Said] | None:
@@ -420,6 +423,7 @@ class Collector:
             self.store.sum_up(now_ns)
             return outcomes
 
+        self.notices.pass_time()
         found = self._kept(work)
         if found is not None and abs(self.clock() - self._pruned_ns) > PRUNE_NS:
             self._pruned_ns = self.clock()

@@ -94,10 +94,18 @@ class Cached:
     def from_fields(cls, fields: Mapping[str, Any], seed: int, prefix: str = "") -> Cached:
         """The inverse of `to_fields`."""
         ids, times_ns = array_of(fields, f"{prefix}ids", np.uint64), array_of(fields, f"{prefix}times_ns", np.int64)
-        level, packets = number_of(fields, f"{prefix}level"), number_of(fields, f"{prefix}packets")
-        if len(ids) != len(times_ns) or len(ids) > packets or level > HIGHEST:
+        level, packets = level_of(fields, f"{prefix}level"), number_of(fields, f"{prefix}packets")
+        if len(ids) != len(times_ns) or len(ids) > packets:
             raise ValueError(f"{len(ids)} ids, {len(times_ns)} times, level {level}: not a cache of {packets} packets")
         return cls(ids, times_ns, level, packets, seed)
+
+
+def level_of(fields: Mapping[str, Any], name: str) -> int:
+    """Another point's level, or a ValueError: counts are shifted by it, so its bound is that of their size."""
+    level = number_of(fields, name)
+    if level > HIGHEST:
+        raise ValueError(f"{name} is {level}, more than {HIGHEST}")
+    return level
 
 
 class About:

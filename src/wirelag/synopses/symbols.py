@@ -20,7 +20,7 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.codec import array_of, number_of
 from wirelag.stats.row_sums import lowered, raised
-from wirelag.synopses.cache import Cached
+from wirelag.synopses.cache import Cached, level_of
 
 NUMBER_BITS: Final = 44
 CHECK_BITS: Final = 16
@@ -28,6 +28,8 @@ COUNT_BITS: Final = 4
 NUMBERS: Final = np.uint64((1 << NUMBER_BITS) - 1)
 LOW: Final = np.uint64((1 << 32) - 1)  # distinguishes the packets of an interval
 WORD_BYTES: Final = 8
+MOST_SYMBOLS: Final = 1 << 20  # of one point and class
+MOST_CHECKED: Final = 16  # packets whose order is checked
 FIRST: Final = 64  # most symbols if the size of the difference is unknown
 
 Words = npt.NDArray[np.uint64]
@@ -128,11 +130,18 @@ class SymbolSynopsis:
         sums = raised("row_sums", fields, counts)
         if len(counts) != rows:
             raise ValueError(f"{len(counts)} rows, not {rows}")
+        words = array_of(fields, "symbols", np.uint64)
+        before = array_of(fields, "before", np.uint64) if "before" in fields else np.empty(0, np.uint64)
+        tail, entries = Cached.from_fields(fields, seed, "tail_"), number_of(fields, "entries")
+        if len(words) > MOST_SYMBOLS or len(before) > MOST_CHECKED or entries > tail.packets:
+            raise ValueError(
+                f"{len(words)} symbols and {len(before)} checked packets of {entries} kept, {tail.packets} in all"
+            )
         return cls(
-            array_of(fields, "symbols", np.uint64),
+            words,
             np.column_stack((counts, sums)).reshape(-1),
-            number_of(fields, "entries"),
-            number_of(fields, "cache_level"),
-            Cached.from_fields(fields, seed, "tail_"),
-            array_of(fields, "before", np.uint64) if "before" in fields else np.empty(0, np.uint64),
+            entries,
+            level_of(fields, "cache_level"),
+            tail,
+            before,
         )

@@ -118,8 +118,8 @@ class HttpInbox:
         if request.headers.get("content-type") != MEDIA_TYPE:
             return self._no(415, "garbage", f"the content type must be {MEDIA_TYPE}")
         length = request.headers.get("content-length", "")
-        if not (length.isascii() and length.isdigit()):
-            return self._no(411, "garbage", "the length is missing")
+        if not (length.isascii() and length.isdigit()) or "transfer-encoding" in request.headers:
+            return self._no(411, "garbage", "send it whole, with its length and without a transfer encoding")
         size = int(length[:20])
         if size > self._most:
             return self._no(413, "too large", f"it has {size} bytes, more than the limit of {self._most}")
