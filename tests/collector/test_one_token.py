@@ -1,20 +1,30 @@
 """What the holder of one agent's token, or of none, can do to a collector: each attack as it was found."""
 
-from collections.abc import Iterator
+import time
+import tracemalloc
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.support.agent_messages import pair
+from tests.support.agent_messages import SECOND_NS, pair
 from tests.support.collector_process import RDA, Running, recent
 from tests.support.hostile import OF_EVIL, TOKEN, collector, opened, peak_bytes, post
 from wirelag.collector.agents import Agents
+from wirelag.collector.loop import Collector
 from wirelag.collector.notices import LONGEST, MOST, Notices
+from wirelag.collector.sqlite import SqliteStore
+from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.packets.intervals import Interval
-from wirelag.protocol.messages import Message, encode
+from wirelag.estimators.rli import Rli
+from wirelag.packets.intervals import Delimiters, Interval
+from wirelag.protocol.messages import ClockReading, Message, Seen, encode
+from wirelag.protocol.results import Ends
+from wirelag.protocol.session import MOST_NAMED, Rounds
+from wirelag.protocol.terms import Terms
 from wirelag.synopses.symbols import symbols_of
 from wirelag.transport.http import MEDIA_TYPE
 
@@ -124,3 +134,141 @@ def test_the_log_says_each_thing_once_a_minute(capsys: pytest.CaptureFixture[str
     notices.pass_time()
     notices.say("refusals", "0", "refused again")
     assert capsys.readouterr().err == "wirelag: refused again\n"
+
+
+# ---- memory of what waits ----
+
+SMALL = 8 * MIB  # the limit of what waits
+
+
+def inside(folder: Path, segments: Sequence[str] = ("A>B", "C>D"), most_bytes: int = SMALL) -> Collector:
+    """A collector without its server, which nobody can reach but the test."""
+    ends = [Ends(name, *name.split(">")) for name in segments]
+    rounds = Rounds(ends, named_by_agents=not ends, most_bytes=most_bytes)
+    running = Collector(rounds, SqliteStore(str(folder / "store.db")))
+    running._ask_for = lambda asks: None  # type: ignore[method-assign]
+    return running
+
+
+def cuts(count: int, rows: int, point: str = "C", segment: str | None = "C>D") -> Iterator[Message]:
+    """Cuts of lda at packets that no other point has seen: they wait."""
+    terms = Terms(Lda(rows, (0,), tail=8), interval_ns=SECOND_NS, delimiters=Delimiters(SECOND_NS))
+    start_ns, values = time.time_ns() - 40 * SECOND_NS, np.arange(rows, dtype=np.uint64)
+    for number in range(count):
+        interval = Interval(start_ns + number * 10**7, start_ns + (number + 1) * 10**7, number + 1)
+        tail = {"tail_ids": values[:1], "tail_times_ns": np.zeros(1, np.int64), "tail_level": 0, "tail_packets": 1}
+        place = {"start_ns": interval.start_ns, "end_ns": interval.end_ns, "name": interval.name, "class": None}
+        record = place | {"counts": values, "sums": values, "base_ns": 0} | tail
+        clock = ClockReading(True, 1, "stated")
+        yield Message("synopsis", point, segment, interval, terms, clock, Seen(1, 0, 1, 1), (record,), interval.end_ns)
+
+
+def test_waiting_cuts_have_a_bound_also_after_a_restart(tmp_path: Path) -> None:
+    """Cuts at packets were not counted: 24 messages took 1 GB, and again at every start."""
+    running = inside(tmp_path)
+    for message in cuts(60, 1 << 16):
+        assert running._take([encode(message)]) is not None
+        assert running.rounds.bytes <= SMALL
+    assert running.rounds.counted["dropped because memory was full"] > 40
+    assert len(list(running.store.messages_since(0))) == 60  # nothing that was acknowledged is lost
+    again = Collector(Rounds([Ends("C>D", "C", "D")], most_bytes=SMALL), running.store)
+    tracemalloc.start()
+    assert again._resume() is not None
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert again.rounds.bytes <= SMALL
+    assert peak < 2 * SMALL + 32 * MIB  # what waits, with what is read at once
+    running.store.close()
+
+
+def test_large_messages_push_out_nobody_else_s(tmp_path: Path) -> None:
+    """One point's large messages pushed out another's acknowledged half, which then "had sent nothing"."""
+    running, path = inside(tmp_path, ()), recent(3, 200, 5)
+    ups, downs = (agent.messages(0, 3) for agent in pair(path, Lda(64, (0,), tail=64)))
+    for message in ups:
+        assert running._take([encode(replace(message, segment="A>B"))]) is not None
+    for number, message in enumerate(cuts(40, 1 << 16)):
+        assert running._take([encode(replace(message, segment=f"C>x{number}"))]) is not None
+    assert running.rounds.counted["dropped because memory was full"] > 20
+    for message in downs:
+        assert running._take([encode(replace(message, segment="A>B"))]) is not None
+    reports = running.store.rows("A>B", None, SECOND_NS, (0, 2**62), 9)
+    assert [(row.tally.missed, row.tally.reason) for row in reports[:2]] == [(0, None)] * 2
+    assert all(row.tally.moments.used > 150 for row in reports[:2])
+    running.store.close()
+
+
+def test_what_had_to_go_is_read_again_before_anything_is_said(tmp_path: Path) -> None:
+    """A point that fills the memory by itself: its halves are in the store, and are found there."""
+    running, path = inside(tmp_path), recent(12, 2000, 6)
+    running.rounds = Rounds([Ends("A>B", "A", "B")], most_bytes=200_000)
+    ups, downs = (agent.messages(0, 12) for agent in pair(path, Lda(1024, (0,), tail=64)))
+    for message in ups:
+        assert running._take([encode(message)]) is not None
+    assert running.rounds.counted["dropped because memory was full"] > 3
+    for message in downs:
+        assert running._take([encode(message)]) is not None
+    rows = running.store.rows("A>B", None, SECOND_NS, (0, 2**62), 20)
+    assert [row.tally.missed for row in rows] == [0] * 12
+    assert all(row.tally.received for row in rows[:11])
+    running.store.close()
+
+
+def test_intervals_that_wait_for_replies_end_with_what_is_known(tmp_path: Path) -> None:
+    """Both halves are there, but the replies do not come: memory is made by giving the result."""
+    running, path = inside(tmp_path), recent(12, 500, 7, loss=0.3)
+    running.rounds = Rounds([Ends("A>B", "A", "B")], most_bytes=200_000)
+    for two in zip(*(agent.messages(0, 12) for agent in pair(path, RDA)), strict=True):
+        for message in two:
+            assert running._take([encode(message)]) is not None
+            assert running.rounds.bytes <= 200_000
+    assert running.rounds.counted["dropped because memory was full"] > 3
+    rows = running.store.rows("A>B", None, SECOND_NS, (0, 2**62), 20)
+    assert [row.tally.missed for row in rows] == [0] * 12
+    running.store.close()
+
+
+# ---- many results from few bytes ----
+
+
+def summed(segment: str | None, start_ns: int, classes: int, point: str = "C") -> Message:
+    """What rli says of an interval: a result by itself, with classes."""
+    interval = Interval(start_ns, start_ns + SECOND_NS)
+    sums = {"packets": 1, "timed": 1, "sum_ns": 1, "variance_ns2": 0, "error_ns2": None}
+    place = {"start_ns": interval.start_ns, "end_ns": interval.end_ns, "name": None}
+    heard = {"references": 1, "references_lost": 0, "references_rejected": 0, "sender_ns": 0}
+    records = [place | {"class": None} | sums | heard]
+    records += [place | {"class": f"{number:x}"} | sums for number in range(classes)]
+    terms, seen = Terms(Rli(), interval_ns=SECOND_NS), Seen(1, 0, SECOND_NS, 1)
+    clock = ClockReading(True, 1, "stated")
+    return Message("synopsis", point, segment, interval, terms, clock, seen, tuple(records), interval.end_ns)
+
+
+def test_a_message_without_a_segment_is_not_about_hundreds(tmp_path: Path) -> None:
+    """1,456 bytes were a result of 400 classes of 512 segments: 21 s, and no class was left for others."""
+    running, now_ns = inside(tmp_path, ()), time.time_ns() // SECOND_NS * SECOND_NS
+    named = [encode(summed(f"x{number}>C", now_ns - 5 * SECOND_NS, 0)) for number in range(MOST_NAMED)]
+    assert running._take(named[:256]) is not None
+    assert running._take(named[256:]) is not None
+    assert len(running.rounds.segments) == MOST_NAMED
+    assert running._take([encode(summed(None, now_ns - 2 * SECOND_NS, 400))]) == []
+    assert running.rounds.counted["of too many segments"] == 1
+    assert {key for _, key in running.store.series()} == {None}
+    running.store.close()
+
+
+def test_a_point_has_a_share_of_segments_and_classes(tmp_path: Path) -> None:
+    running, now_ns = inside(tmp_path, ()), time.time_ns() // SECOND_NS * SECOND_NS
+    running.rounds = Rounds([], named_by_agents=True, most_named=4, most_classes=64)
+    for number in range(6):
+        at_ns = now_ns - (number + 2) * SECOND_NS
+        assert running._take([encode(summed(f"x{number}>C", at_ns, 40))]) is not None
+        assert running._take([encode(summed(f"x{number}>C", at_ns - 60 * SECOND_NS, 40))]) is not None
+    assert running.rounds.counted["segments beyond the limit"]
+    classes = [segment for segment, key in running.store.series() if key is not None]
+    assert len(set(classes)) == 4
+    assert len(classes) <= 40 + 32 + 21 + 16  # the first was alone when it came
+    assert running.store.beyond > 0
+    assert running._take([encode(summed("A>B", now_ns - 2 * SECOND_NS, 40, "B"))]) is not None
+    assert sum(segment == "A>B" and key is not None for segment, key in running.store.series()) == 40
+    running.store.close()
