@@ -1,19 +1,29 @@
 """What the holder of one agent's token, or of none, can do to a collector: each attack as it was found."""
 
+import http.client
+import re
+import select
+import socket
+import ssl
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 
 from tests.support.agent_messages import SECOND_NS, pair
 from tests.support.collector_process import RDA, Running, recent
-from tests.support.hostile import OF_EVIL, TOKEN, collector, opened, peak_bytes, post
+from tests.support.hostile import OF_EVIL, SEGMENTS, TOKEN, collector, opened, peak_bytes, post
+from tests.support.transport_peers import make_certificate
+from tests.support.waiting import PATIENCE_S
 from wirelag.collector.agents import Agents
+from wirelag.collector.connections import Visitor, Visitors
 from wirelag.collector.loop import Collector
 from wirelag.collector.notices import LONGEST, MOST, Notices
 from wirelag.collector.sqlite import SqliteStore
@@ -27,6 +37,7 @@ from wirelag.protocol.session import MOST_NAMED, Rounds
 from wirelag.protocol.terms import Terms
 from wirelag.synopses.symbols import symbols_of
 from wirelag.transport.http import MEDIA_TYPE
+from wirelag.transport.quotas import Limits, Quotas
 
 MIB = 1 << 20
 HEAD = f"POST /v1/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {OF_EVIL}\r\nContent-Type: {MEDIA_TYPE}\r\n"
@@ -271,4 +282,162 @@ def test_a_point_has_a_share_of_segments_and_classes(tmp_path: Path) -> None:
     assert running.store.beyond > 0
     assert running._take([encode(summed("A>B", now_ns - 2 * SECOND_NS, 40, "B"))]) is not None
     assert sum(segment == "A>B" and key is not None for segment, key in running.store.series()) == 40
+    running.store.close()
+
+
+# ---- connections, and silence ----
+
+
+def test_a_length_that_is_only_declared_takes_nothing(attacked: Running) -> None:
+    """Memory was reserved by declared lengths: eight silent requests, and everyone was refused for 29 s."""
+    with ExitStack() as lines:
+        for _ in range(8):
+            lines.enter_context(opened(attacked, f"{HEAD}Content-Length: {(16 << 20) - (1 << 14)}\r\n\r\n"))
+        serves(attacked)
+
+
+def test_bytes_that_wait_count_for_their_point(attacked: Running) -> None:
+    """Three requests that stop just before their end: the third is refused, others are not."""
+    most = 16 << 20
+    with ExitStack() as lines:
+        held = [lines.enter_context(opened(attacked, f"{HEAD}Content-Length: {most}\r\n\r\n")) for _ in range(3)]
+        for line in held:
+            with suppress(OSError):
+                line.sendall(bytes(most - 1))
+        assert select.select(held, [], [], PATIENCE_S)[0]  # one of them has its reply
+        refused = select.select(held, [], [], 0)[0]
+        assert [line.recv(12) for line in refused] == [b"HTTP/1.1 503"]
+        serves(attacked)
+
+
+def test_strangers_shut_nobody_out(attacked: Running) -> None:
+    """4,100 idle connections of a stranger: everyone got 503, also on a connection kept open."""
+    where = urlsplit(attacked.url)
+    body = encode(pair(recent(1, 50, 1), RDA)[0].messages(0, 1)[0])
+    words = {"Content-Type": MEDIA_TYPE, "Authorization": f"Bearer {TOKEN}"}
+    kept = http.client.HTTPConnection(where.hostname or "", where.port, timeout=PATIENCE_S)
+    with closing(kept), ExitStack() as lines:
+        for number in range(600):
+            lines.enter_context(opened(attacked, ""))
+            if number % 300 == 0:
+                kept.request("POST", "/v1/messages", body, words)
+                assert kept.getresponse().read() == b""
+        serves(attacked)
+        kept.request("POST", "/v1/messages", body, words)
+        assert kept.getresponse().status == 204
+        text = attacked.get("/metrics")[1]
+    assert attacked.counted()["strangers sent off"] > 500
+    used = dict(re.findall(r'wirelag_limit_used{limit="(\w+)"} (\S+)', text))
+    assert float(used["strangers"]) <= Limits().strangers
+    assert float(used["connections"]) <= Limits().strangers + 5
+
+
+def test_handshakes_that_never_end_shut_nobody_out(tmp_path: Path) -> None:
+    """With 512 file descriptors, 560 connections without a handshake, and 112 MB of tracebacks."""
+    made, key = make_certificate(tmp_path)
+    words, few = ("--certificate", str(made), "--key", str(key)), ("prlimit", "--nofile=192:192")
+    context = ssl.create_default_context(cafile=made)
+    with collector(tmp_path, "tls", SEGMENTS, *words, prefix=few) as running, ExitStack() as lines:
+        where = urlsplit(running.url)
+        for _ in range(3):
+            for _ in range(100):
+                lines.enter_context(opened(running, ""))
+            line = http.client.HTTPSConnection("127.0.0.1", where.port, timeout=PATIENCE_S, context=context)
+            with closing(line):
+                line.request("GET", "/api/v1/status", headers={"Authorization": f"Bearer {TOKEN}"})
+                assert line.getresponse().status == 200
+    assert len(running.log) < 1000
+
+
+def test_a_point_has_a_share_of_connections(attacked: Running) -> None:
+    ask = f"GET /v1/asks/C HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {OF_EVIL}\r\n\r\n"
+    with ExitStack() as lines:
+        replies = Counter(lines.enter_context(opened(attacked, ask)).recv(12) for _ in range(Limits().connections + 5))
+        assert replies == {b"HTTP/1.1 200": Limits().connections, b"HTTP/1.1 429": 5}
+        serves(attacked)
+    assert attacked.counted()["http too many connections"] == 5
+
+
+def test_wrong_tokens_are_counted_and_logged_with_their_source(tmp_path: Path) -> None:
+    with collector(tmp_path, "wrong") as running:
+        for _ in range(3):
+            assert running.get("/metrics", {"Authorization": "Bearer wrong-wrong-wrong"})[0] == 401
+            assert post(running, b"", "wrong-wrong-wrong") == 401
+            with opened(running, "POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 7\r\n\r\ntoken=x") as line:
+                assert line.recv(12) == b"HTTP/1.1 401"
+        assert running.get("/metrics", {})[0] == 401
+        counted = running.counted()
+    assert (counted["refused: a wrong token"], counted["refused: a wrong login"]) == (6, 3)
+    assert (counted["refused: no token"], counted["http unauthorised"]) == (1, 3)
+    assert running.log.count("wirelag: 127.0.0.1: refused, it sent a wrong token\n") == 1
+    assert running.log.count("wirelag: 127.0.0.1: refused, it sent a wrong login\n") == 1
+    assert "wrong-wrong" not in running.log
+
+
+def test_visitors_are_bounded_and_the_oldest_stranger_goes() -> None:
+    counted: Counter[str] = Counter()
+    visitors = Visitors(8, 3, 2, counted)
+    ends = [socket.socketpair() for _ in range(30)]
+
+    def visitor(number: int, address: str) -> Visitor:
+        made = Visitor(fileno=ends[number][0].detach())
+        made.visitors, made.peer, made.address, made.since_s = visitors, (address, number), address, 0.0
+        return made
+
+    first = [visitor(number, "a") for number in range(3)]
+    assert all(map(visitors.come, first))
+    assert visitors.known(("a", 0), "P")
+    late = [visitor(number, "a") for number in range(3, 6)]
+    assert all(map(visitors.come, late))
+    assert (len(visitors), visitors.strangers) == (4, 3)  # the one that is known stays
+    assert ends[1][1].recv(1) == b""  # the oldest went
+    others = [visitor(number, f"b{number}") for number in range(6, 12)]
+    assert all(map(visitors.come, others))  # whoever comes gets in, at the cost of those who have most
+    assert visitors.strangers == 4
+    assert visitors.known(("b11", 11), "P")
+    assert visitors.known(("b10", 10), "P") is False
+    for one in (*first, *late, *others):
+        one.close()
+    assert len(visitors) == 0
+    assert counted["strangers sent off"] == 7
+    for _, end in ends:
+        end.close()
+    for end, _ in ends[12:]:
+        end.close()
+
+
+# ---- quotas ----
+
+
+def test_a_point_waits_beyond_its_rate_and_others_do_not() -> None:
+    now_s = 100.0
+    quotas = Quotas(Limits(messages=10, bytes=1000, time=0.25), lambda: now_s)
+    assert [quotas.wait_s("C", 0, 5.0) for _ in range(101)] == [0.0] * 101  # ten seconds' worth at once
+    assert quotas.wait_s("C", 0, 5.0) == pytest.approx(0.1)
+    assert [quotas.wait_s("D", 100, 0.0) for _ in range(100)] == [0.0] * 100
+    assert quotas.wait_s("D", 10_000, 0.0) == 0.0
+    assert quotas.wait_s("D", 1, 0.0) == pytest.approx(10.0)  # and it does not count
+    now_s = 111.0
+    assert quotas.wait_s("D", 1, 0.0) == 0.0
+    quotas.spent("E", 5.0)
+    assert quotas.wait_s("E", 0, 0.0) == pytest.approx(10.0)
+    assert quotas.wait_s("C", 0, 0.0) == 0.0
+
+
+def test_an_honest_agent_never_waits() -> None:
+    """64 segments, one synopsis and three replies of 30 kB a second each, for ten minutes."""
+    now_s = 0.0
+    quotas = Quotas(Limits(), lambda: now_s)
+    for second in range(600):
+        now_s = float(second)
+        assert not any(quotas.wait_s("A", 30_000, 0.0) for _ in range(64 * 4))
+        quotas.spent("A", 64 * 3e-3)
+
+
+def test_time_that_messages_take_counts_for_their_point(tmp_path: Path) -> None:
+    running, now_ns = inside(tmp_path, ()), time.time_ns() // SECOND_NS * SECOND_NS
+    running.quotas = Quotas(Limits(time=1e-6))
+    assert running._take([encode(summed("x>C", now_ns - 2 * SECOND_NS, 5))]) is not None
+    assert running.quotas.wait_s("C", 0, 0.0) > 100
+    assert running.quotas.wait_s("A", 0, 0.0) == 0.0
     running.store.close()

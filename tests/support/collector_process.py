@@ -8,7 +8,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as File
 from types import TracebackType
@@ -29,9 +29,12 @@ RDA = Rda(buckets=600, tail=200)
 class Running:
     """A collector that listens on its own port."""
 
-    def __init__(self, folder: File, *words: str, port: int = 0, token: str | None = None) -> None:
+    def __init__(
+        self, folder: File, *words: str, port: int = 0, token: str | None = None, prefix: Sequence[str] = ()
+    ) -> None:
+        """`prefix`: a command that runs it."""
         self.store, self.token = folder / "store.db", token
-        self._command = [*WIRELAG, "collect", "--store", str(self.store), *words]
+        self._command = [*prefix, *WIRELAG, "collect", "--store", str(self.store), *words]
         self._port = port
         self.log = ""
 

@@ -17,12 +17,15 @@ SEGMENTS = ("A>B", "C>D")
 
 
 @contextmanager
-def collector(folder: Path, name: str, segments: Sequence[str] = SEGMENTS, *more: str) -> Iterator[Running]:
+def collector(
+    folder: Path, name: str, segments: Sequence[str] = SEGMENTS, *more: str, prefix: Sequence[str] = ()
+) -> Iterator[Running]:
     """A collector with two tokens: one may do everything, the other belongs to an attacker at C."""
     (folder / name).mkdir()
     (folder / name / "tokens").write_text(f"{TOKEN}\n{OF_EVIL} C\n")
     words = [word for segment in segments for word in ("--segment", segment)]
-    with Running(folder / name, *words, "--token-file", str(folder / name / "tokens"), *more, token=TOKEN) as running:
+    words += ["--token-file", str(folder / name / "tokens"), *more]
+    with Running(folder / name, *words, token=TOKEN, prefix=prefix) as running:
         yield running
     assert "Traceback" not in running.log
     assert TOKEN not in running.log

@@ -96,7 +96,9 @@ class Api:
     async def _exposition(self) -> Response:
         agents, counted = self._of.agents.all(self._of.clock()), self.counted()
         # With many segments and points it takes tenths of a second: messages must not wait for it.
-        text, kind = await asyncio.to_thread(self._of.metrics.text, agents, counted, self._of.store.file_bytes)
+        text, kind = await asyncio.to_thread(
+            self._of.metrics.text, agents, counted, self._of.store.file_bytes, self._of.in_use()
+        )
         return Response(text, media_type=kind)
 
     def counted(self) -> dict[str, int]:

@@ -22,7 +22,7 @@ from typing import Any, Final
 from wirelag.collector.agents import Agents
 from wirelag.collector.clock_check import Behind
 from wirelag.collector.following import Follow, Following, TopologyChange
-from wirelag.collector.metrics import Metrics
+from wirelag.collector.metrics import InUse, Metrics
 from wirelag.collector.notices import Notices
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
@@ -34,6 +34,7 @@ from wirelag.protocol.results import Ask, Done, Outcome, Rank, Result
 from wirelag.protocol.session import LINGER_NS, Rounds
 from wirelag.protocol.terms import Terms
 from wirelag.transport import Acknowledge, Inbox
+from wirelag.transport.quotas import Quotas
 from wirelag.units import format_duration
 
 BATCH: Final = 256  # messages per commit
@@ -42,6 +43,7 @@ MOST_AGAIN: Final = 16 << 20  # bytes that are read from the store for a message
 NEAR: Final = 4  # intervals on both sides that may contain the other halves of those cut by packets
 TICK_S: Final = 1.0
 PRUNE_NS: Final = 600 * 10**9
+RESULT_S: Final = 150e-6  # about what it takes to store a result of a class
 MOST_LISTENERS: Final = 256
 MOST_ASKS: Final = 1024  # asks waiting for an inbox; the oldest are dropped
 MOST_UNHEARD: Final = 256  # results waiting for a listener
@@ -76,14 +78,20 @@ class Collector:
     """Processes messages from inboxes until it is stopped."""
 
     def __init__(
-        self, rounds: Rounds, store: Store, clock: Callable[[], int] = time.time_ns, follow: Follow | None = None
+        self,
+        rounds: Rounds,
+        store: Store,
+        clock: Callable[[], int] = time.time_ns,
+        follow: Follow | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
-        self.rounds, self.store, self.clock = rounds, store, clock
+        self.rounds, self.store, self.clock, self.quotas = rounds, store, clock, quotas or Quotas()
         store.failed = self._failed
         self.following = None if follow is None else Following(follow)
         self.agents, self.metrics = Agents(store.agents()), Metrics()
         self.counted: Counter[str] = Counter()
         self.notices = Notices()
+        self.in_use: Callable[[], dict[str, InUse]] = dict  # the server knows
         self.inboxes: list[Inbox] = []
         self.latest: dict[str, Kept] = {}  # by segment
         self.settled: dict[str, Kept] = {}
@@ -368,6 +376,13 @@ class Collector:
                 self._terms[message.point] = message.terms
         if message.type == "status":
             return []
+        began_s = time.thread_time()
+        found = self._process(message, data, place, now_ns)
+        results = sum(1 + len(one.crossings) for one in found if isinstance(one, Result))
+        self.quotas.spent(message.point, time.thread_time() - began_s + RESULT_S * results)
+        return found
+
+    def _process(self, message: Message, data: bytes, place: int, now_ns: int) -> list[Outcome]:
         if message.type == "m-set":
             self.counted["not for a collector"] += 1
             return []

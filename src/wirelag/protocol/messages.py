@@ -46,7 +46,7 @@ MOST_TERM: Final = 1024  # characters: filters and directions, which list networ
 _MOST_WORDS: Final = 16  # of a list among the parameters
 # The largest parameters of an estimator that sizes depend on; others are seeds, or nothing is made of them.
 MOST_PARAMETERS: Final = {
-    "banks": 16, "rows": 1 << 16, "buckets": 1 << 19, "stash": 1 << 16, "tail": 1 << 16, "memory": 1 << 40,
+    "banks": 4, "rows": 1 << 16, "buckets": 1 << 19, "stash": 1 << 16, "tail": 1 << 16, "memory": 1 << 40,
 }  # fmt: skip
 _PLACE: Final = ("start_ns", "end_ns", "name")
 

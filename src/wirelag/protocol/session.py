@@ -13,20 +13,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
-from wirelag.packets.intervals import Interval
 from wirelag.protocol.delimited import Chain, result_of
-from wirelag.protocol.loss import Loss, loss_of, unknown
 from wirelag.protocol.messages import Message
 from wirelag.protocol.pairing import Key, Pairing
 from wirelag.protocol.pairing import answer as answer  # for agents
+from wirelag.protocol.places import SIDES, Place, Segment, loss_in, with_neighbours
 from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result, together
-from wirelag.protocol.shares import Held, Shares, crossing_bytes, message_bytes
+from wirelag.protocol.shares import Shares, crossing_bytes, message_bytes
 from wirelag.protocol.single_ended import result_of as said_alone
 from wirelag.synopses.crossing import Crossing
-from wirelag.twopoint.spans import PATIENCE_NS, Span, settled
 
 SECOND_NS: Final = 10**9
 LINGER_NS: Final = 60 * SECOND_NS  # how long incomplete intervals stay in memory
@@ -42,35 +40,6 @@ IDLE_NS: Final = 3600 * SECOND_NS  # after that, a segment named by agents is dr
 MOST_SHARED: Final = 64  # segments that a message without a segment may be about,
 MOST_RESULTS: Final = 4096  # and classes of all of these
 MOST_GONE: Final = 8192  # finished intervals of a segment that are remembered
-MOST_REACH: Final = 16  # neighbours on each side, if intervals are short
-SIDES: Final = ("upstream", "downstream")
-
-
-@dataclass(slots=True)
-class _Place:
-    """An interval of a segment, and its last result."""
-
-    pairing: Pairing
-    keys: list[str]
-    held: Held = field(default_factory=Counter)  # bytes of each point in it
-    rank: Rank | None = None
-    known: frozenset[int] = frozenset()  # the places that the last result included
-
-
-class _Segment:
-    def __init__(self, ends: Ends, named_by: str | None = None) -> None:
-        self.ends, self.named_by = ends, named_by
-        self.heard_ns: int | None = None
-        self.places: dict[int, _Place] = {}  # by start time of the interval
-        self.gone: dict[int, int] = {}  # finished places, and when they finished
-        self.let_go: dict[int, int] = {}  # intervals whose messages are in the store alone, and since when
-        self.chain = Chain()  # for intervals delimited by packets
-
-    def near(self, interval: Interval, first: int, last: int) -> dict[int, _Place | None]:
-        """The places around an interval, as many as packets may straddle."""
-        reach = min(MOST_REACH, -(-PATIENCE_NS // interval.length_ns))
-        starts = (interval.start_ns + i * interval.length_ns for i in range(first * reach, last * reach + 1))
-        return {start_ns: self.places.get(start_ns) for start_ns in starts}
 
 
 class Rounds:
@@ -94,7 +63,7 @@ class Rounds:
         self._named, self._shares = named_by_agents, Shares(most_bytes)
         self._linger_ns, self._answer_ns = linger_ns, answer_ns
         self._most_named, self._most_classes = most_named, most_classes
-        self._segments = {one.segment: _Segment(one) for one in ends}
+        self._segments = {one.segment: Segment(one) for one in ends}
         self._needed: Counter[str] = Counter()  # by key: the number of places that hold the message
         self._names: Counter[str] = Counter()  # number of segments named by each point
         self.counted: Counter[str] = Counter()  # messages, by outcome
@@ -201,7 +170,7 @@ class Rounds:
             return "of too many segments"
         return None if about else "of no segment"
 
-    def _about(self, message: Message) -> Iterator[tuple[_Segment, int]]:
+    def _about(self, message: Message) -> Iterator[tuple[Segment, int]]:
         """The segments that a message is about, and the end of each that its point is."""
         name = message.segment
         if name is not None and name not in self._segments and self._named:
@@ -217,10 +186,10 @@ class Rounds:
         if len(self._segments) >= MOST_SEGMENTS or self._names[point] >= self._most_named:
             self.counted["segments beyond the limit"] += 1
             return
-        self._segments[name] = _Segment(Ends(name, upstream, downstream), point)
+        self._segments[name] = Segment(Ends(name, upstream, downstream), point)
         self._names[point] += 1
 
-    def _let_idle_go(self, segment: _Segment, now_ns: int) -> None:
+    def _let_idle_go(self, segment: Segment, now_ns: int) -> None:
         if segment.named_by is None or segment.places:
             return
         if segment.heard_ns is None:
@@ -230,13 +199,13 @@ class Rounds:
             self._names[segment.named_by] -= 1
             self._names += Counter()  # forget points that have named none
 
-    def _synopsis(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
+    def _synopsis(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         if message.terms.estimator.can.one_sided:
             return self._said_alone(segment, side, message, now_ns)
         if message.terms.delimiters is not None:
             return self._delimited(segment, side, message, now_ns)
         start_ns = message.interval.start_ns
-        place = segment.places.setdefault(start_ns, _Place(Pairing(message.interval, now_ns), []))
+        place = segment.places.setdefault(start_ns, Place(Pairing(message.interval, now_ns), []))
         pairing = place.pairing
         if pairing.said[side] is not None:
             self.counted["duplicates"] += 1
@@ -252,7 +221,7 @@ class Rounds:
         self.counted["not comparable"] += 1
         return self._finish(segment, place, now_ns)
 
-    def _said_alone(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
+    def _said_alone(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         """One-sided: downstream says all there is; upstream speaks by its references."""
         start_ns = message.interval.start_ns
         if SIDES[side] == "upstream":
@@ -267,7 +236,7 @@ class Rounds:
         segment.gone[start_ns] = now_ns
         return [said_alone(segment.ends, message)]
 
-    def _delimited(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
+    def _delimited(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         pairs = segment.chain.take(side, message, now_ns)
         if pairs is None:
             self.counted["duplicates"] += 1
@@ -293,7 +262,7 @@ class Rounds:
                 done.append(key)
         return [Done(tuple(done))] if done else []
 
-    def _times(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
+    def _times(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         place = segment.places.get(message.interval.start_ns)
         if place is not None and message.key in place.keys:  # it must not pass for the reply to the next question
             self.counted["duplicates"] += 1
@@ -306,7 +275,7 @@ class Rounds:
         self._need(place, message)
         return [] if place.pairing.awaited else self._converse(segment, place, now_ns)
 
-    def _need(self, place: _Place, message: Message) -> None:
+    def _need(self, place: Place, message: Message) -> None:
         self._shares.take(place.held, message.point, message_bytes(message))
         key = message.key
         if key not in place.keys:
@@ -315,7 +284,7 @@ class Rounds:
 
     # ---- rounds and neighbours ----
 
-    def _converse(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+    def _converse(self, segment: Segment, place: Place, now_ns: int) -> list[Outcome]:
         """Cross what has arrived; ask for what is missing, or finish."""
         pairing, found = place.pairing, list[Outcome]()
         for side, records in pairing.cross(now_ns, self.counted).items():
@@ -329,7 +298,7 @@ class Rounds:
             found.append(self._result(segment, place, pairing.crossings, Rank.FIRST))
         return found
 
-    def _finish(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+    def _finish(self, segment: Segment, place: Place, now_ns: int) -> list[Outcome]:
         """A place is complete: settle it and its neighbours if possible."""
         place.pairing.free()
         most = max(place.held, key=place.held.__getitem__, default="")
@@ -343,7 +312,7 @@ class Rounds:
             found += [] if one is None else self._drop(segment, one, now_ns)
         return found
 
-    def _settle(self, segment: _Segment, place: _Place, now_ns: int, alone: bool = False) -> list[Outcome]:
+    def _settle(self, segment: Segment, place: Place, now_ns: int, alone: bool = False) -> list[Outcome]:
         near = segment.near(place.pairing.interval, -1, 1)
         final = {start_ns: one for start_ns, one in near.items() if one is not None and one.pairing.final}
         known, rank = frozenset(final), Rank.SETTLED
@@ -353,17 +322,17 @@ class Rounds:
         if place.rank is not None and (rank < place.rank or (rank == place.rank and not known > place.known)):
             return []
         place.known = known
-        crossings = _with_neighbours(place, final.values()) if rank > Rank.FIRST else place.pairing.crossings
+        crossings = with_neighbours(place, final.values()) if rank > Rank.FIRST else place.pairing.crossings
         around = [one for start_ns, one in near.items() if start_ns != place.pairing.interval.start_ns]
         return [self._result(segment, place, crossings, rank, around)]
 
     def _result(
         self,
-        segment: _Segment,
-        place: _Place,
+        segment: Segment,
+        place: Place,
         crossings: Mapping[Key, Crossing],
         rank: Rank,
-        around: Iterable[_Place | None] = (),
+        around: Iterable[Place | None] = (),
     ) -> Result:
         place.rank, pairing = rank, place.pairing
         up, down = pairing.said
@@ -376,7 +345,7 @@ class Rounds:
             rank,
             known[0].terms.estimator.name,
             dict(crossings),
-            {key: _loss(pairing, crossings, key, rank, list(around)) for key in crossings},
+            {key: loss_in(pairing, crossings, key, rank, list(around)) for key in crossings},
             (None if up is None else up.seen, None if down is None else down.seen),
             clock,
             pairing.final,
@@ -385,7 +354,7 @@ class Rounds:
 
     # ---- time ----
 
-    def _age(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+    def _age(self, segment: Segment, place: Place, now_ns: int) -> list[Outcome]:
         pairing, found = place.pairing, list[Outcome]()
         if pairing.awaited and now_ns - pairing.asked_ns >= self._answer_ns:
             self.counted["asks without an answer"] += len(pairing.awaited)
@@ -400,7 +369,7 @@ class Rounds:
                 self._forget(segment, place)
         return found
 
-    def _drop(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+    def _drop(self, segment: Segment, place: Place, now_ns: int) -> list[Outcome]:
         """Drop a place once no neighbour needs it."""
         if place.rank is None or place.rank < Rank.ALONE or place.pairing.interval.start_ns not in segment.places:
             return []
@@ -411,13 +380,13 @@ class Rounds:
             return []
         return self._end(segment, place, now_ns)
 
-    def _end(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+    def _end(self, segment: Segment, place: Place, now_ns: int) -> list[Outcome]:
         """Drop a place that is settled."""
         segment.gone[place.pairing.interval.start_ns] = now_ns
         done = self._forget(segment, place)
         return [Done(done)] if done else []
 
-    def _forget(self, segment: _Segment, place: _Place) -> tuple[str, ...]:
+    def _forget(self, segment: Segment, place: Place) -> tuple[str, ...]:
         """Drop a place; return the messages that no place holds any more."""
         del segment.places[place.pairing.interval.start_ns]
         self._shares.release(place.held)
@@ -451,7 +420,7 @@ class Rounds:
                 break
         return found
 
-    def _holds(self, point: str) -> Iterator[tuple[int, _Segment, int]]:
+    def _holds(self, point: str) -> Iterator[tuple[int, Segment, int]]:
         """All intervals with messages of a point, by time."""
         for segment in self._segments.values():
             if point in segment.ends.points:
@@ -464,54 +433,3 @@ def _lately(times_ns: dict[int, int], after_ns: int) -> dict[int, int]:
     """Those after a time; not too many."""
     kept = [(key, at_ns) for key, at_ns in times_ns.items() if at_ns > after_ns]
     return dict(kept[-MOST_GONE:])
-
-
-def _with_neighbours(place: _Place, near: Iterable[_Place]) -> Mapping[Key, Crossing]:
-    """Pair packets that straddle the edges with the neighbours', which are not changed."""
-    final = [one.pairing for one in near if one.pairing.crossings]
-    keys = sorted({key for pairing in final for key in pairing.crossings}, key=str)
-    spans = [
-        Span(one.interval, {tag: _copy(one.crossings[key]) for tag, key in enumerate(keys) if key in one.crossings})
-        for one in final
-    ]
-    mine = place.pairing.interval
-    found = next((span for span in settled(spans, mine.length_ns) if span.interval == mine), None)
-    return {} if found is None else {keys[tag]: crossing for tag, crossing in found.crossings.items()}
-
-
-def _copy(crossing: Crossing) -> Crossing:
-    return replace(crossing, moments=replace(crossing.moments), details=dict(crossing.details))
-
-
-def _loss(
-    pairing: Pairing, crossings: Mapping[Key, Crossing], key: Key, rank: Rank, around: list[_Place | None]
-) -> Loss:
-    crossing = crossings[key]
-    seen = [message.seen for message in pairing.said if message is not None]
-    for side, one in zip(SIDES, seen, strict=True):
-        if one.covered_ns < pairing.interval.length_ns:
-            part = f"{one.covered_ns / 1e9:g} s of {pairing.interval.length_ns / 1e9:g} s"
-            return unknown(crossing, f"the {side} point covered {part}")
-    if rank == Rank.FIRST:
-        return unknown(crossing, "packets in flight at its end are not known yet")
-    if rank == Rank.ALONE:
-        return unknown(crossing, "the next interval was not seen: packets in flight look like lost ones")
-    if key in pairing.untimed:
-        return unknown(crossing, "a point no longer has the times of packets that differ")
-    if any(near is not None and near.pairing.interval > pairing.interval and _differs(near, key) for near in around):
-        return unknown(crossing, "what differs in the next interval is not known: packets in flight look lost")
-    moved = [
-        max((abs(one.unseen - _unseen(near, side)) for near in around), default=0) for side, one in enumerate(seen)
-    ]
-    return loss_of(crossing, crossings[None], seen, moved)
-
-
-def _differs(place: _Place, key: Key) -> bool:
-    """Whether packets differ in it, but it is unknown which."""
-    crossing = place.pairing.crossings.get(key)
-    return key in place.pairing.untimed or (crossing is not None and crossing.lost is None)
-
-
-def _unseen(place: _Place | None, side: int) -> int:
-    message = None if place is None else place.pairing.said[side]
-    return 0 if message is None else message.seen.unseen

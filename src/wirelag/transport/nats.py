@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, peek
 from wirelag.transport import Acknowledge, Address, Refused, Unreachable, pauses, reason
+from wirelag.transport.quotas import Quotas
 
 try:
     import nats.errors
@@ -234,8 +235,9 @@ class NatsInbox:
 
     scheme = "nats"
 
-    def __init__(self, address: Address, again_s: float = _AGAIN_S) -> None:
+    def __init__(self, address: Address, again_s: float = _AGAIN_S, quotas: Quotas | None = None) -> None:
         self.counts: Counter[str] = Counter()
+        self._quotas = quotas or Quotas()
         self._address = address
         self._again_s = again_s
         self._line = _Line(address, COLLECTOR)
@@ -248,6 +250,10 @@ class NatsInbox:
             if _of_another(message):
                 self.counts["of another point"] += 1
                 await acknowledge()
+            elif wait_s := self._quotas.wait_s(message.subject.rpartition(".")[2], len(message.data), 0.0):
+                self.counts["waited for its turn"] += 1
+                with suppress(nats.errors.Error):  # the broker keeps it
+                    await message.nak(delay=wait_s)
             else:
                 yield message.data, acknowledge
 
