@@ -402,11 +402,11 @@ class Rda:
     def synopsis(self, fields: Mapping[str, Any]) -> RdaSynopsis | SymbolSynopsis:
         """The inverse of `to_fields`."""
         if self.short:
-            return SymbolSynopsis.from_fields(fields, self.rows, self.seed)
+            return SymbolSynopsis.from_fields(fields, self.rows, self.seed, self.tail)
         buckets = gathered(fields, BUCKET)
         if not len(buckets) or len(buckets) % (4 * self.banks):
             raise ValueError(f"{len(buckets) // 4} buckets do not make {self.banks} banks")
-        tail, entries = Cached.from_fields(fields, self.seed, "tail_"), number_of(fields, "entries")
+        tail, entries = Cached.from_fields(fields, self.seed, "tail_", self.tail), number_of(fields, "entries")
         if entries > tail.packets:
             raise ValueError(f"{entries} packets kept of {tail.packets}")
         return RdaSynopsis(buckets, entries, level_of(fields, "cache_level"), tail)

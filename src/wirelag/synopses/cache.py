@@ -91,11 +91,11 @@ class Cached:
         return {f"{prefix}{name}": getattr(self, name) for name in ("ids", "times_ns", "level", "packets")}
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, Any], seed: int, prefix: str = "") -> Cached:
-        """The inverse of `to_fields`."""
+    def from_fields(cls, fields: Mapping[str, Any], seed: int, prefix: str = "", most: int | None = None) -> Cached:
+        """The inverse of `to_fields`; a ValueError if it holds more than `most`."""
         ids, times_ns = array_of(fields, f"{prefix}ids", np.uint64), array_of(fields, f"{prefix}times_ns", np.int64)
         level, packets = level_of(fields, f"{prefix}level"), number_of(fields, f"{prefix}packets")
-        if len(ids) != len(times_ns) or len(ids) > packets:
+        if len(ids) != len(times_ns) or len(ids) > packets or (most is not None and len(ids) > most):
             raise ValueError(f"{len(ids)} ids, {len(times_ns)} times, level {level}: not a cache of {packets} packets")
         return cls(ids, times_ns, level, packets, seed)
 

@@ -124,24 +124,24 @@ class SymbolSynopsis:
         return {"symbols": self.words, **rows, **about, **self.tail.to_fields("tail_"), **order}
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, Any], rows: int, seed: int) -> SymbolSynopsis:
-        """The inverse of `to_fields`."""
+    def from_fields(cls, fields: Mapping[str, Any], rows: int, seed: int, tail: int) -> SymbolSynopsis:
+        """The inverse of `to_fields`; a ValueError if there are not so many rows, or more in the tail."""
         counts = array_of(fields, "row_counts", np.uint64)
         sums = raised("row_sums", fields, counts)
         if len(counts) != rows:
             raise ValueError(f"{len(counts)} rows, not {rows}")
         words = array_of(fields, "symbols", np.uint64)
         before = array_of(fields, "before", np.uint64) if "before" in fields else np.empty(0, np.uint64)
-        tail, entries = Cached.from_fields(fields, seed, "tail_"), number_of(fields, "entries")
-        if len(words) > MOST_SYMBOLS or len(before) > MOST_CHECKED or entries > tail.packets:
+        sample, entries = Cached.from_fields(fields, seed, "tail_", tail), number_of(fields, "entries")
+        if len(words) > MOST_SYMBOLS or len(before) > MOST_CHECKED or entries > sample.packets:
             raise ValueError(
-                f"{len(words)} symbols and {len(before)} checked packets of {entries} kept, {tail.packets} in all"
+                f"{len(words)} symbols and {len(before)} checked packets of {entries} kept, {sample.packets} in all"
             )
         return cls(
             words,
             np.column_stack((counts, sums)).reshape(-1),
             entries,
             level_of(fields, "cache_level"),
-            tail,
+            sample,
             before,
         )
