@@ -9,8 +9,8 @@ import socket
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,6 +20,7 @@ import pytest
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS, Agent, pair
 from tests.support.agent_messages import Path as Travelled
 from tests.support.collector_process import RDA, Running, are_true, recent, send, settled
+from tests.support.hostile import OF_EVIL, TOKEN, collector, opened, post
 from tests.support.waiting import PATIENCE_S
 from wirelag.collector.agents import Agents
 from wirelag.collector.connections import SILENT_S
@@ -33,40 +34,6 @@ from wirelag.protocol.messages import Message, decode, encode
 from wirelag.protocol.results import Ends
 from wirelag.protocol.session import IDLE_NS, LINGER_NS, MOST_NAMED, Rounds
 from wirelag.transport.http import MEDIA_TYPE
-
-TOKEN = "a-token-that-is-long-enough"
-OF_EVIL = "the-token-of-an-agent-gone-bad"
-SEGMENTS = ("A>B", "C>D")
-
-
-@contextmanager
-def collector(folder: Path, name: str, segments: Sequence[str] = SEGMENTS) -> Iterator[Running]:
-    (folder / name).mkdir()
-    (folder / name / "tokens").write_text(f"{TOKEN}\n{OF_EVIL} C\n")
-    words = [word for segment in segments for word in ("--segment", segment)]
-    with Running(folder / name, *words, "--token-file", str(folder / name / "tokens"), token=TOKEN) as running:
-        yield running
-    assert "Traceback" not in running.log
-    assert TOKEN not in running.log
-    assert OF_EVIL not in running.log
-
-
-def post(running: Running, body: bytes, token: str = OF_EVIL) -> int:
-    parts = urlsplit(running.url)
-    line = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE_S)
-    try:
-        line.request("POST", "/v1/messages", body, {"Content-Type": MEDIA_TYPE, "Authorization": f"Bearer {token}"})
-        return line.getresponse().status
-    finally:
-        line.close()
-
-
-def opened(running: Running, text: str) -> socket.socket:
-    """A connection on which this much was sent."""
-    parts = urlsplit(running.url)
-    line = socket.create_connection((parts.hostname, parts.port or 0), timeout=PATIENCE_S)
-    line.sendall(text.encode())
-    return line
 
 
 def enemies(path: Travelled) -> list[bytes]:

@@ -251,7 +251,7 @@ def test_messages_are_kept_until_they_are_done(store: SqliteStore) -> None:
         store.put_message(f"key{i}", "AB"[i % 2], START_NS + i // 2, b"body%d" % i, 100 + i)
     store.put_message("key0", "A", START_NS, b"again", 300)
     store.commit()
-    assert store.messages_about(START_NS, ["A", "B"]) == [b"body0", b"body1"]
+    assert list(store.messages_about(START_NS, ["A", "B"])) == [b"body0", b"body1"]
     store.begin()
     store.drop_messages(["key1", "key7"])
     store.commit()

@@ -24,6 +24,7 @@ from wirelag.packets.intervals import Delimiters, Interval
 from wirelag.protocol.dictionary import lengthen, shorten
 from wirelag.protocol.messages import (
     MOST_BYTES,
+    MOST_RECORDS,
     VERSION,
     ClockReading,
     Message,
@@ -356,6 +357,11 @@ OPENINGS: dict[str, Any] = {
     "no parameters": opening(terms=TERMS | {"parameters": {}}),
     "packet ids of the wrong type": opening(terms=TERMS | {"packet_id": TERMS["packet_id"] | {"flow": "yes"}}),
     "delimiters of the wrong type": opening(terms=TERMS | {"delimiters": {"length_ns": "1"}}),
+    "more rows than anyone needs": opening(terms=TERMS | {"parameters": TERMS["parameters"] | {"rows": 65_537}}),
+    "more of the tail than anyone needs": opening(terms=TERMS | {"parameters": TERMS["parameters"] | {"tail": 65_537}}),
+    "a deviation of another kind": opening(terms=TERMS | {"parameters": TERMS["parameters"] | {"deviation": "x"}}),
+    "an interval of two days": opening(interval={"start_ns": 0, "end_ns": 2 * 86400 * 10**9, "name": None}),
+    "intervals of two days": opening(terms=TERMS | {"interval_ns": 2 * 86400 * 10**9}),
     "no length": opening(terms=TERMS | {"interval_ns": 0}),
     "a filter that is a list": opening(terms=TERMS | {"filter": [1]}),
     "an array instead of terms": opening(terms={"array": ["<u8", 0, 0, 0]}),
@@ -369,6 +375,7 @@ def test_an_impossible_opening_is_refused(plain: Any) -> None:
 
 PLACE = {"start_ns": INTERVAL.start_ns, "end_ns": INTERVAL.end_ns, "name": None, "class": None}
 IDS = np.arange(3, dtype=np.uint64)
+WHOLE = MESSAGES["synopsis"].records[0]
 RECORDS: dict[str, tuple[str, dict[str, Any]]] = {
     "a status with an array": ("status", PLACE | {"numbers": IDS}),
     "another interval": ("ask", PLACE | {"start_ns": 1, "numbers": IDS, "cache_level": 0}),
@@ -386,6 +393,14 @@ RECORDS: dict[str, tuple[str, dict[str, Any]]] = {
     "a reason that is none": ("times", PLACE | {"reason": 5}),
     "buckets of no banks": ("times", PLACE | {"bucket_ids": IDS}),
     "an empty synopsis": ("synopsis", PLACE),
+    "a level that no cache has": ("synopsis", WHOLE | {"cache_level": 31}),
+    "a negative level": ("synopsis", WHOLE | {"cache_level": -1}),
+    "more kept than seen": ("synopsis", WHOLE | {"entries": 101}),
+    "a status in two lines": ("status", PLACE | {"version": "a\nb"}),
+    "a status that no reply can hold": ("status", PLACE | {"version": "\ud800"}),
+    "a status without end": ("status", PLACE | {"version": "x" * 257}),
+    "a name without end": ("status", PLACE | {"x" * 65: 1}),
+    "a class without end": ("status", PLACE | {"class": "x" * 257}),
     "closed by nothing": ("synopsis", PLACE | {"closed_by": 5}),
 }
 
@@ -394,6 +409,19 @@ RECORDS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_an_impossible_record_is_refused(kind: str, record: dict[str, Any]) -> None:
     names, arrays = split_fields([record])
     refused(with_opening(opening(type=kind), json.dumps(names[0]).encode(), arrays=arrays))
+
+
+def test_a_record_that_is_not_changed_is_read() -> None:
+    """So that those above are refused for what was changed."""
+    names, arrays = split_fields([WHOLE])
+    assert decode(with_opening(opening(type="synopsis"), json.dumps(names[0]).encode(), arrays=arrays)).records
+
+
+def test_too_many_records_are_refused() -> None:
+    rng = random.Random(3)
+    records = [json.dumps(PLACE | {"class": f"{rng.getrandbits(64):x}"}).encode() for _ in range(MOST_RECORDS + 1)]
+    assert len(decode(with_opening(opening(), *records[1:])).records) == MOST_RECORDS
+    assert refused(with_opening(opening(), *records)).startswith("has 1025 records")
 
 
 def test_empty_banks_cause_no_division_by_zero() -> None:

@@ -358,10 +358,10 @@ def test_memory_is_bounded_and_released() -> None:
     most = 40 * 50_000
     done = talk(agents, most_bytes=most)
     done.take(agents[0].messages(0, 200))
-    assert done.rounds._bytes <= most
+    assert done.rounds.bytes <= most
     assert done.rounds.counted["dropped because memory was full"] > 100
     done.wait(2 * LINGER_NS)
-    assert done.rounds._bytes == 0
+    assert done.rounds.bytes == 0
     assert not any(segment.places for segment in done.rounds._segments.values())
     assert not done.rounds._needed
 

@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as File
 from types import TracebackType
@@ -36,10 +36,12 @@ class Running:
         *words: str,
         port: int = 0,
         token: str | None = None,
+        prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        """`prefix`: a command that runs it."""
         self.store, self.token = folder / "store.db", token
-        self._command = [*WIRELAG, "collect", "--store", str(self.store), *words]
+        self._command = [*prefix, *WIRELAG, "collect", "--store", str(self.store), *words]
         self._port = port
         self._environment = os.environ | dict(environment or {})
         self.log = ""

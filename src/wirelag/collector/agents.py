@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
-from wirelag.protocol.messages import Message
+from wirelag.protocol.messages import MOST_TEXT, Message
 
 MOST: Final = 4096
 MOST_NAMES: Final = 64  # status fields of an agent
@@ -94,13 +94,13 @@ def _shown(point: str, said: dict[str, Any], now_ns: int) -> dict[str, Any]:
 
 def _says(record: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an agent's status that can be shown."""
-    fitting = (name for name, value in record.items() if len(name) <= MOST_NAME and _plain(value))
+    fitting = (name for name, value in record.items() if len(name) <= MOST_NAME and _plain(name) and _plain(value))
     return {name: record[name] for name in islice(fitting, MOST_NAMES)}
 
 
 def _plain(value: Any) -> bool:
     if isinstance(value, str):
-        return len(value) <= 200
+        return len(value) <= MOST_TEXT and value.isprintable()
     if isinstance(value, float):
         return math.isfinite(value)
     return value is None or (isinstance(value, int) and abs(value) < 1 << 63)

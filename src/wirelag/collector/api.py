@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -88,7 +87,9 @@ class Api:
             return wrong(503, "the collector cannot read its store now; its log says why")
         except Exception as error:  # lose one response rather than the collector
             self._of.counted["internal errors"] += 1
-            print(f"wirelag: {path} failed ({type(error).__name__}: {error}); please report it", file=sys.stderr)
+            self._of.notices.say(
+                "failed replies", path, f"{path} failed ({type(error).__name__}: {error}); please report it"
+            )
             return wrong(500, "the collector failed to answer; its log says why")
 
     async def _document(self, request: Request) -> Response:
@@ -109,7 +110,12 @@ class Api:
         agents, counted = self._of.agents.all(self._of.clock()), self.counted()
         # With many segments and points it takes tenths of a second: messages must not wait for it.
         text, kind = await asyncio.to_thread(
-            self._of.metrics.text, agents, counted, self._of.store.file_bytes, self._of.health.problems
+            self._of.metrics.text,
+            agents,
+            counted,
+            self._of.store.file_bytes,
+            self._of.in_use(),
+            self._of.health.problems,
         )
         return Response(text, media_type=kind)
 

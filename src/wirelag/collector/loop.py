@@ -12,34 +12,40 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from wirelag.collector.agents import Agents
 from wirelag.collector.clock_check import Behind
 from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.health import Health
-from wirelag.collector.metrics import Metrics
+from wirelag.collector.metrics import InUse, Metrics
+from wirelag.collector.notices import Notices
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.network.topology import Topology
 from wirelag.packets.intervals import Interval
-from wirelag.protocol.messages import Message, UnknownVersion, decode, encode
+from wirelag.protocol.messages import Message, UnknownVersion, decode, encode, peek
 from wirelag.protocol.results import Ask, Done, Outcome, Rank, Result
 from wirelag.protocol.session import LINGER_NS, Rounds
 from wirelag.protocol.terms import Terms
 from wirelag.transport import Acknowledge, Inbox
+from wirelag.transport.quotas import Quotas
 from wirelag.units import format_duration
 
 BATCH: Final = 256  # messages per commit
+MOST_QUEUED: Final = 64 << 20  # bytes of messages that wait for the worker, or of a part when it resumes
+MOST_AGAIN: Final = 16 << 20  # bytes that are read from the store for a message that came
 NEAR: Final = 4  # intervals on both sides that may contain the other halves of those cut by packets
 TICK_S: Final = 1.0
 PRUNE_S: Final = 600.0
 RESCUE_S: Final = 60.0  # between two attempts to rescue a damaged store
+RESULT_S: Final = 150e-6  # about what it takes to store a result of a class
 MOST_LISTENERS: Final = 256
 MOST_ASKS: Final = 1024  # asks waiting for an inbox; the oldest are dropped
 MOST_UNHEARD: Final = 256  # results waiting for a listener
@@ -74,18 +80,26 @@ class Collector:
     """Processes messages from inboxes until it is stopped."""
 
     def __init__(
-        self, rounds: Rounds, store: Store, clock: Callable[[], int] = time.time_ns, follow: Follow | None = None
+        self,
+        rounds: Rounds,
+        store: Store,
+        clock: Callable[[], int] = time.time_ns,
+        follow: Follow | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
-        self.rounds, self.store, self.clock = rounds, store, clock
+        self.rounds, self.store, self.clock, self.quotas = rounds, store, clock, quotas or Quotas()
         store.failed = self._failed
         self.following = None if follow is None else Following(follow)
         self.agents, self.metrics = Agents(store.agents()), Metrics()
         self.counted: Counter[str] = Counter()
         self.health = Health()
+        self.notices = Notices()
+        self.in_use: Callable[[], dict[str, InUse]] = dict  # the server knows
         self.inboxes: list[Inbox] = []
         self.latest: dict[str, Kept] = {}  # by segment
         self.settled: dict[str, Kept] = {}
         self._arrived: asyncio.Queue[Arrived] = asyncio.Queue(4 * BATCH)
+        self._queued, self._taken = 0, asyncio.Event()  # bytes that wait, and whether some were taken
         self._asked: list[tuple[Inbox, asyncio.Queue[tuple[str, bytes]]]] = []  # asks waiting for each inbox
         self._loop: asyncio.AbstractEventLoop
         self._listeners: set[asyncio.Queue[News | None]] = set()
@@ -146,6 +160,10 @@ class Collector:
 
     async def _receive(self, inbox: Inbox) -> None:
         async for data, acknowledge in inbox.messages():
+            while self._queued and self._queued + len(data) > MOST_QUEUED:
+                self._taken.clear()
+                await self._taken.wait()
+            self._queued += len(data)
             await self._arrived.put((data, acknowledge, inbox))
 
     async def _work(self) -> None:
@@ -154,6 +172,8 @@ class Collector:
             while len(batch) < BATCH and not self._arrived.empty():
                 batch.append(self._arrived.get_nowait())
             found = await self._in_worker(self._take, [data for data, _, _ in batch])
+            self._queued -= sum(len(data) for data, _, _ in batch)
+            self._taken.set()
             left = range(len(batch)) if found is None else self._left  # not stored: their senders will repeat them
             await asyncio.gather(*(acknowledge(i not in left) for i, (_, acknowledge, _) in enumerate(batch)))
             if found is None:
@@ -296,8 +316,10 @@ class Collector:
             tallies = {key: Tally.of(result, key) for key in {None: 0, **result.crossings}}
             interval = result.interval
             report = tallies[None].to_json(interval.start_ns, interval.length_ns, result.rank >= Rank.ALONE)
+            most = self.rounds.classes_of(result.segment)
             put = [
-                self.store.put(result.segment, key, result.interval, result.rank, one) for key, one in tallies.items()
+                self.store.put(result.segment, key, result.interval, result.rank, one, most)
+                for key, one in tallies.items()
             ]
         except self.store.errors:
             raise
@@ -309,7 +331,8 @@ class Collector:
     def _failed(self, what: str, error: Exception) -> None:
         """Report an internal error: a bad message may cost its own result, not the collector."""
         self.counted["internal errors"] += 1
-        print(f"wirelag: {what} caused {type(error).__name__}: {error}", file=sys.stderr)
+        kind = type(error).__name__
+        self.notices.say("internal errors", kind, f"{what} caused {kind}: {error}; please report it")
 
     def _count(self, kept: list[Kept]) -> None:
         now_ns = self.clock()
@@ -334,7 +357,7 @@ class Collector:
         """Report once that the points of a segment cannot be compared."""
         reason = None if tally.comparable else tally.reason
         if reason is not None and self._apart.get(segment) != reason:
-            print(f"wirelag: {segment} is not measured: {reason}", file=sys.stderr, flush=True)
+            self.notices.say("segments that are not measured", segment, f"{segment} is not measured: {reason}")
         self._apart[segment] = reason
 
     def _take(self, batch: list[bytes]) -> list[Said] | None:
@@ -408,6 +431,13 @@ class Collector:
                 self._terms[message.point] = message.terms
         if message.type == "status":
             return []
+        began_s = time.thread_time()
+        found = self._process(message, data, place, now_ns)
+        results = sum(1 + len(one.crossings) for one in found if isinstance(one, Result))
+        self.quotas.spent(message.point, time.thread_time() - began_s + RESULT_S * results)
+        return found
+
+    def _process(self, message: Message, data: bytes, place: int, now_ns: int) -> list[Outcome]:
         if message.type == "m-set":
             self.counted["not for a collector"] += 1
             return []
@@ -415,21 +445,36 @@ class Collector:
             self._left.add(place)
             return []
         found: list[Outcome] = []
-        if now_ns - message.interval.end_ns > LINGER_NS // 2:
-            if not self.rounds.awaits(message) and all(
-                (self.store.rank_of(name, message.interval) or 0) >= Rank.ALONE for name in self.rounds.about(message)
-            ):
-                self.counted["came too late, or again"] += 1
-                return []
-            delimiters = message.terms.delimiters
-            around_ns = 0 if delimiters is None else NEAR * delimiters.length_ns
-            partners = (
-                self.rounds.partners(message) if delimiters is None else self.rounds.partners(message) | {message.point}
-            )
-            for other in self.store.messages_about(message.interval.start_ns, partners, around_ns):
-                found += self._again(other, now_ns)
+        delimiters = message.terms.delimiters
+        around_ns = 0 if delimiters is None else NEAR * delimiters.length_ns
+        is_late = now_ns - message.interval.end_ns > LINGER_NS // 2
+        if is_late and not self.rounds.awaits(message) and self._is_settled(message):
+            self.counted["came too late, or again"] += 1
+            return []
+        if is_late or self.rounds.let_go(message, around_ns):
+            found += self._others(message, around_ns, now_ns)
         self.store.put_message(message.key, message.point, message.interval.start_ns, data, now_ns)
         return found + self._into_rounds(message, now_ns)
+
+    def _others(self, message: Message, around_ns: int, now_ns: int) -> list[Outcome]:
+        """Read again what the store has of the other ends and, if packets cut, of this one: no more than MOST_AGAIN."""
+        found = self._again_of(self.rounds.partners(message), message, around_ns, now_ns)
+        if message.terms.delimiters is not None and self.rounds.has_partner(message):
+            found += self._again_of({message.point}, message, around_ns, now_ns)
+        return found
+
+    def _again_of(self, points: set[str], message: Message, around_ns: int, now_ns: int) -> list[Outcome]:
+        stored = self.store.messages_about(message.interval.start_ns, sorted(points), around_ns, self.rounds.has)
+        found: list[Outcome] = []
+        for other in _within(stored, MOST_AGAIN):
+            if None in (segments := {message.segment, peek(other).segment}) or len(segments) == 1:
+                found += self._again(other, now_ns)
+        return found
+
+    def _is_settled(self, message: Message) -> bool:
+        """Whether all that it is about is known."""
+        ranks = (self.store.rank_of(name, message.interval) for name in self.rounds.about(message))
+        return all((rank or 0) >= Rank.ALONE for rank in ranks)
 
     def _is_behind(self, message: Message, now_ns: int) -> bool:
         """Whether this host's clock is wrong, not the point's: all points are ahead of it."""
@@ -461,14 +506,25 @@ class Collector:
         return [] if self.rounds.has(message.key) else self._into_rounds(message, now_ns)
 
     def _resume(self) -> list[Said] | None:
-        def work(now_ns: int) -> list[Outcome]:
-            newest_ns = self.store.newest_message_ns()  # not the current time: an outage may have been long
-            kept = [] if newest_ns is None else list(self.store.messages_since(newest_ns - 2 * LINGER_NS))
-            return [outcome for data in kept for outcome in self._again(data, now_ns)]
+        """Process stored messages again, a part at a time, so that memory is bounded; None if the store fails."""
+        said: list[Said] = []
 
-        found = self._kept(work)
-        self._resumed = found is not None
-        return found
+        def work(now_ns: int) -> list[Outcome]:
+            return [one for data in part for one in self._again(data, now_ns)]
+
+        try:
+            newest_ns = self.store.newest_message_ns()  # not the current time: an outage may have been long
+            stored = iter(()) if newest_ns is None else self.store.messages_since(newest_ns - 2 * LINGER_NS)
+            while part := list(_within(stored, MOST_QUEUED)):
+                if (found := self._kept(work)) is None:
+                    return None
+                said += found
+        except self.store.errors as error:
+            self._doubt = error
+            self._store_problem(error)
+            return None
+        self._resumed = True
+        return said
 
     def _pass_time(self) -> list[Said] | None:
         def work(now_ns: int) -> list[Outcome]:
@@ -476,6 +532,7 @@ class Collector:
             self.store.sum_up(now_ns)
             return outcomes
 
+        self.notices.pass_time()
         self._rescue()
         if not self._resumed and self._resume() is None:  # the store failed at the start
             return None
@@ -510,3 +567,13 @@ class Collector:
         self.health.note("room", problem, f"{path}: has room again")
         problem = None if done.problem is None else f"{path}: {done.problem}"
         self.health.note("pruning", problem, f"{path}: what is old is deleted again")
+
+
+def _within(stored: Iterator[bytes], most: int) -> Iterator[bytes]:
+    """The next messages, until they have so many bytes."""
+    size = 0
+    for data in islice(stored, BATCH):
+        yield data
+        size += len(data)
+        if size >= most:
+            return

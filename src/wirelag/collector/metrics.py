@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,13 @@ class _Sums:
     error_ns: int = 0
     synchronised: bool = True
     ci95_ns: tuple[float, float] | None = None  # interval of the last mean, including the clocks' error
+
+
+class InUse(NamedTuple):
+    """A limit, and how much of it is in use, if it is shared."""
+
+    most: float
+    used: float | None = None
 
 
 class Metrics:
@@ -145,13 +152,19 @@ class Metrics:
     # ---- exposition ----
 
     def text(
-        self, agents: list[dict[str, Any]], counted: Mapping[str, int], store_bytes: int, problems: Iterable[str] = ()
+        self,
+        agents: list[dict[str, Any]],
+        counted: Mapping[str, int],
+        store_bytes: int,
+        in_use: Mapping[str, InUse] | None = None,
+        problems: Iterable[str] = (),
     ) -> tuple[bytes, str]:
         """The exposition and its media type; `problems`: those of the collector (health.py)."""
         from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
         from prometheus_client.registry import Collector
 
         families = [*self._of_segments(), *_of_agents(agents), *self._of_itself(counted, store_bytes, set(problems))]
+        families += _of_limits(in_use or {})
 
         class Fixed(Collector):
             def collect(self) -> Iterator[Metric]:
@@ -269,6 +282,18 @@ class Metrics:
             wrong,
             GaugeMetricFamily("wirelag_store_bytes", "Size of the store.", value=store_bytes),
         ]
+
+
+def _of_limits(in_use: Mapping[str, InUse]) -> list[Metric]:
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    most = GaugeMetricFamily("wirelag_limit", "Limits of the collector, and of one point.", labels=["limit"])
+    used = GaugeMetricFamily("wirelag_limit_used", "How much of them is in use, if shared.", labels=["limit"])
+    for name, one in in_use.items():
+        most.add_metric([name], one.most)
+        if one.used is not None:
+            used.add_metric([name], one.used)
+    return [most, used]
 
 
 def _of_agents(agents: list[dict[str, Any]]) -> list[Metric]:

@@ -18,7 +18,8 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from html import escape
@@ -39,9 +40,11 @@ try:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from wirelag.collector.api import Api, wrong
-    from wirelag.collector.connections import close_idle
+    from wirelag.collector.connections import Briefly, Door, Visitors, close_idle, room
     from wirelag.collector.following import pointed
     from wirelag.collector.loop import Collector
+    from wirelag.collector.metrics import InUse
+    from wirelag.collector.notices import Notices
     from wirelag.collector.sqlite import SqliteStore
     from wirelag.collector.sqlite_file import passes
     from wirelag.collector.store import StoreUnavailable
@@ -53,6 +56,7 @@ from wirelag.network.topology import read_topology
 from wirelag.protocol.session import Rounds
 from wirelag.render.html.frame import asset
 from wirelag.transport import Inbox, loopback
+from wirelag.transport.quotas import Quotas
 from wirelag.transport.service_manager import notify, watched
 
 SESSION_S: Final = 12 * 3600.0
@@ -60,7 +64,7 @@ MOST_SESSIONS: Final = 1000
 MOST_LOGIN: Final = 4096  # bytes
 LOGIN_S: Final = 10.0
 COOKIE: Final = "wirelag"
-MOST_CONNECTIONS: Final = 4096
+MOST_HEADERS: Final = 16 << 10  # bytes of a request before its body
 ENDING_S: Final = 3
 AGAIN_S: Final = 2.0  # between two attempts to open the store
 HEADERS: Final = (
@@ -78,8 +82,16 @@ _TYPES: Final = {"js": "text/javascript", "css": "text/css"}
 class Guard:
     """Checks access; adds headers that keep browsers from contacting other sites."""
 
-    def __init__(self, app: ASGIApp, tokens: Mapping[str, str | None] | None, encrypted: bool) -> None:
-        self._app, self._encrypted = app, encrypted
+    def __init__(
+        self,
+        app: ASGIApp,
+        tokens: Mapping[str, str | None] | None,
+        encrypted: bool,
+        admit: Callable[[Request, str | None], bool] = lambda request, point: True,
+        refused: Callable[[Request, str], None] = lambda request, what: None,
+    ) -> None:
+        """`admit` is told of connections with a right token, `refused` of requests with a wrong one or none."""
+        self._app, self._encrypted, self._admit, self._refused = app, encrypted, admit, refused
         self._tokens = None if tokens is None else [token for token, point in tokens.items() if point is None]
         self._sessions: dict[str, float] = {}  # by session: when it expires
 
@@ -104,6 +116,7 @@ class Guard:
         if self._tokens is None:
             named = _HOST.fullmatch(request.headers.get("host", ""))
             if named is not None and loopback(named[1].strip("[]")):
+                self._admit(request, None)
                 return None
             return wrong(403, "this collector has no token: it serves loopback only")
         path = request.scope["path"]  # as routes see it; `url` is made from what the client calls this host
@@ -113,7 +126,9 @@ class Guard:
             return await self._login(request)
         word, _, given = request.headers.get("authorization", "").partition(" ")
         if (word.lower() == "bearer" and self._right(given.strip())) or self._in_session(request):
+            self._admit(request, None)
             return None
+        self._refused(request, "a wrong token" if given else "no token")
         if "text/html" in request.headers.get("accept", ""):
             return HTMLResponse(_login_page(), 401, {"WWW-Authenticate": "Bearer"})
         return wrong(401, "the token is missing or wrong")
@@ -137,7 +152,9 @@ class Guard:
             return wrong(408, "the token did not come in time")
         given = parse_qs(body.decode(errors="replace")).get("token", [""])[0].strip()
         if not self._right(given):
+            self._refused(request, "a wrong login")
             return HTMLResponse(_login_page("That token is wrong."), 401, {"WWW-Authenticate": "Bearer"})
+        self._admit(request, None)
         now = time.monotonic()
         self._sessions = {name: until for name, until in self._sessions.items() if until > now}
         while len(self._sessions) >= MOST_SESSIONS:
@@ -151,7 +168,7 @@ class Guard:
         return answer
 
 
-def application(collector: Collector, settings: Settings, inbox: HttpInbox) -> ASGIApp:
+def application(collector: Collector, settings: Settings, inbox: HttpInbox, desk: Desk) -> ASGIApp:
     """The whole application."""
     topology = None
     if settings.topology is not None and settings.follow is None:
@@ -160,7 +177,26 @@ def application(collector: Collector, settings: Settings, inbox: HttpInbox) -> A
     api = Api(collector, topology, settings.slow_ns / 1e9)
     pages = [Route("/", _page), Route("/assets/{name}", _asset)]
     app = Starlette(routes=[*pages, *api.routes(), *inbox.routes()])
-    return Guard(app, settings.tokens, settings.certificate is not None)
+    return Guard(app, settings.tokens, settings.certificate is not None, desk.admit, desk.refused)
+
+
+class Desk:
+    """What is done about right and wrong tokens: connections are told apart, refusals counted and logged."""
+
+    def __init__(self, visitors: Visitors, counted: Counter[str], notices: Notices) -> None:
+        self._visitors, self._counted, self._notices = visitors, counted, notices
+
+    def admit(self, request: Request, point: str | None) -> bool:
+        """Note a right token; False if its point has too many connections."""
+        peer = request.client
+        return self._visitors.known(None if peer is None else (peer.host, peer.port), point)
+
+    def refused(self, request: Request, what: str = "a wrong token") -> None:
+        """Count a refusal; log it with its source, unless no token was given: browsers ask like that at first."""
+        self._counted[f"refused: {what}"] += 1
+        if what != "no token":
+            source = "unknown" if request.client is None else request.client.host
+            self._notices.say("refused tokens", f"{source} {what}", f"{source}: refused, it sent {what}")
 
 
 async def _page(request: Request) -> Response:
@@ -296,38 +332,69 @@ async def _not_yet(scope: Scope, receive: Receive, send: Send) -> None:
 def _server(app: ASGIApp, context: ssl.SSLContext | None) -> _Server:
     config = uvicorn.Config(
         app, log_level="error", access_log=False, lifespan="off", http="h11", ws="none", server_header=False,
-        date_header=False, limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=ENDING_S,
+        date_header=False, timeout_graceful_shutdown=ENDING_S, log_config=None,
+        h11_max_incomplete_event_size=MOST_HEADERS,
     )  # fmt: skip
     config.load()
     config.ssl = context
     return _Server(config)
 
 
+def _in_use(collector: Collector, settings: Settings, inbox: HttpInbox, visitors: Visitors) -> dict[str, InUse]:
+    """What is in use of what there is, for the metrics; and what one point may use."""
+    limits = settings.limits
+    return {
+        "waiting_bytes": InUse(settings.most_waiting, collector.rounds.bytes),
+        "held_bytes": InUse(inbox.most_held, inbox.held),
+        "connections": InUse(visitors.most, len(visitors)),
+        "strangers": InUse(visitors.most // 2, visitors.strangers),
+        "messages_per_second_of_a_point": InUse(limits.messages),
+        "bytes_per_second_of_a_point": InUse(limits.bytes),
+        "time_of_a_point": InUse(limits.time),
+        "connections_of_a_point": InUse(limits.connections),
+        "strangers_of_an_address": InUse(limits.strangers),
+        "segments_of_a_point": InUse(settings.most_named),
+        "classes_of_a_point": InUse(settings.most_classes),
+    }
+
+
 async def _serve(
     settings: Settings, store: SqliteStore, sock: socket.socket, context: ssl.SSLContext | None, ended: asyncio.Event
 ) -> None:
-    rounds = Rounds(settings.ends, named_by_agents=not settings.ends or settings.follow is not None)
-    collector = Collector(rounds, store, follow=settings.follow)
+    rounds = Rounds(
+        settings.ends,
+        named_by_agents=not settings.ends or settings.follow is not None,
+        most_bytes=settings.most_waiting,
+        most_named=settings.most_named,
+        most_classes=settings.most_classes,
+    )
+    quotas = Quotas(settings.limits)
+    collector = Collector(rounds, store, follow=settings.follow, quotas=quotas)
+    visitors = Visitors(room(), settings.limits.strangers, settings.limits.connections, collector.counted)
+    desk = Desk(visitors, collector.counted, collector.notices)
     following = None
     if settings.follow is not None and settings.topology is not None:
         following = partial(read_topology, settings.topology)
         following()  # a topology that cannot be read now is a wrong setting; later it is an outage
-    inbox = HttpInbox(settings.tokens)
+    inbox = HttpInbox(settings.tokens, quotas=quotas, admit=desk.admit, refused=desk.refused)
+    collector.in_use = lambda: _in_use(collector, settings, inbox, visitors)
     inboxes: list[Inbox] = [inbox]
     if settings.nats is not None:
         from wirelag.transport.nats import NatsInbox
 
         name = f"{socket.gethostname()}:{os.path.realpath(settings.store)}"
-        inboxes.append(NatsInbox(settings.nats, name=name))
-    app = application(collector, settings, inbox)
+        inboxes.append(NatsInbox(settings.nats, name=name, quotas=quotas))
+    app = application(collector, settings, inbox, desk)
+    door = Door.at(sock, visitors)
     server = _server(app, context)
+    Briefly(collector.notices).instead()
     working = asyncio.create_task(collector.run(inboxes, following))
-    serving = asyncio.create_task(server.serve([sock]))
-    closing = asyncio.create_task(close_idle(server, collector.counted))
+    serving = asyncio.create_task(server.serve([door]))
+    closing = asyncio.create_task(close_idle(server, visitors, collector.counted))
     waiting = asyncio.create_task(ended.wait())
     watching = asyncio.create_task(watched(lambda: collector.health.healthy))
     scheme = "http" if context is None else "https"
-    host, port = sock.getsockname()[:2]
+    host, port = door.getsockname()[:2]
     print(
         f"collecting at {scheme}://{f'[{host}]' if ':' in host else host}:{port}/, store {settings.store}",
         file=sys.stderr,

@@ -12,9 +12,11 @@ from wirelag.collector.store import Retention
 from wirelag.errors import WirelagError
 from wirelag.protocol.messages import check_point
 from wirelag.protocol.results import Ends
-from wirelag.settings import FLAG, PATH, TEXT, Key, Kind, Schema, duration, listed, named, size
+from wirelag.protocol.session import MOST_BYTES, MOST_CLASSES, MOST_NAMED
+from wirelag.settings import FLAG, PATH, TEXT, Key, Kind, Schema, duration, listed, named, number, size, whole
 from wirelag.settings import Settings as Read
 from wirelag.transport import Address, loopback
+from wirelag.transport.quotas import Limits
 
 LISTEN: Final = "127.0.0.1:8321"
 LEAST_TOKEN: Final = 16
@@ -77,6 +79,14 @@ SCHEMA: Final = Schema((
     Key("nats.secret_file", PATH, None, "file with its token, or `user:password`", "--nats-secret"),
     Key("nats.ca", PATH, None, "CA that signed the broker's certificate", "--ca", "the system's"),
     Key("nats.insecure", FLAG, False, "allow plain text to other hosts and any certificate", "--insecure"),
+    Key("limits.messages", whole(1, 10**6), 500, "messages per second of one point; beyond it, it waits"),
+    Key("limits.bytes", size("64KiB"), "8MiB", "bytes per second of one point; beyond it, it waits"),
+    Key("limits.time", number(0.01, 1.0), 0.25, "share of the processing time that one point may use"),
+    Key("limits.connections", whole(2, 4096), 32, "open connections of one point"),
+    Key("limits.strangers", whole(4, 4096), 64, "open connections of one address before a right token"),
+    Key("limits.segments", whole(1, 4096), 512, "segments that one point may name"),
+    Key("limits.classes", whole(16, 8192), 8192, "classes of a segment, or of all that one point has named"),
+    Key("limits.memory", size("32MiB", "64GiB"), "256MiB", "memory for intervals that wait for their other half"),
     Key("retain.intervals", duration("0s"), "2d", "how long to keep single intervals", "--retain"),
     Key("retain.minutes", duration("0s"), "60d", "how long to keep sums of a minute", "--retain"),
     Key("retain.hours", duration("0s"), "2y", "how long to keep sums of an hour", "--retain"),
@@ -103,6 +113,10 @@ class Settings:
     retention: Retention = field(default_factory=Retention)
     names: Mapping[str, str] = field(default_factory=dict)  # router: name of its agent
     follow: Follow | None = None  # None: the topology is read once
+    limits: Limits = field(default_factory=Limits)  # of one point
+    most_named: int = MOST_NAMED
+    most_classes: int = MOST_CLASSES
+    most_waiting: int = MOST_BYTES
     given: str = ""  # which settings were given, in words
 
     @classmethod
@@ -136,19 +150,23 @@ class Settings:
             Retention(*(read[f"retain.{name}"] for name in ("intervals", "minutes", "hours", "messages", "size"))),
             names,
             _follow(read, names) if read.given("follow") else None,
+            Limits(*(read[f"limits.{name}"] for name in ("messages", "bytes", "time", "connections", "strangers"))),
+            read["limits.segments"],
+            read["limits.classes"],
+            read["limits.memory"],
             read.stated(),
         )
 
 
 def _tokens(path: str) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
-    for number, line in enumerate(_text_of(path).splitlines(), 1):
+    for place, line in enumerate(_text_of(path).splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         if len(words) > 2 or len(words[0]) < LEAST_TOKEN or not words[0].isascii():
             raise WirelagError(
-                f"{path}: line {number} is not a token of at least {LEAST_TOKEN} characters, with a point or without"
+                f"{path}: line {place} is not a token of at least {LEAST_TOKEN} characters, with a point or without"
             )
         found[words[0]] = words[1] if len(words) == 2 else None
     if None not in found.values():

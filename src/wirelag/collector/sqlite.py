@@ -34,7 +34,7 @@ from wirelag.stats.moments import Moments
 
 LATE_NS: Final = 5 * SECOND_NS  # a minute is summed this long after its end
 MOST_CLASSES: Final = 1 << 16  # classes of all segments; more are not kept
-MOST_OF_ONE: Final = 1 << 13  # classes of one segment, so that it cannot use up the others'
+MOST_OF_ONE: Final = 1 << 13  # classes of one segment, so that it cannot use up the others', unless fewer are allowed
 
 _PUT: Final = (
     f"insert or replace into results (series, length_ns, start_ns, rank, {', '.join(COLUMNS)}) "
@@ -136,13 +136,26 @@ class SqliteStore:
         """Drop messages that are no longer needed."""
         self._base.executemany("delete from messages where key = ?", ((key,) for key in keys))
 
-    def messages_about(self, start_ns: int, points: Iterable[str], around_ns: int = 0) -> list[bytes]:
-        """Unused messages of these points about intervals that begin at `start_ns`, or at most `around_ns` from it."""
+    def messages_about(
+        self, start_ns: int, points: Iterable[str], around_ns: int = 0, known: Callable[[str], bool] = lambda key: False
+    ) -> Iterator[bytes]:
+        """Unused messages of these points about intervals that begin at `start_ns`, or at most `around_ns` from it.
+
+        Those whose keys are `known` are not read.
+        """
         query = (
-            "select body from messages where start_ns between ? and ? and point = ? order by start_ns, arrived_ns, key"
+            "select key from messages where start_ns between ? and ? and point = ? order by start_ns, arrived_ns, key"
         )
         between = start_ns - around_ns, start_ns + around_ns
-        return [body for point in points for (body,) in self._base.execute(query, (*between, point))]
+        for point in points:
+            keys = self._base.execute(query, (*between, point)).fetchall()
+            yield from self._bodies(key for key in keys if not known(key[0]))
+
+    def _bodies(self, keys: Iterable[tuple[str]]) -> Iterator[bytes]:
+        """The messages of these keys, one in memory at a time; those that are gone meanwhile are left out."""
+        for key in keys:
+            if (found := self._base.execute("select body from messages where key = ?", key).fetchone()) is not None:
+                yield found[0]
 
     def newest_message_ns(self) -> int | None:
         """The start of the latest interval with a stored message."""
@@ -152,14 +165,21 @@ class SqliteStore:
     def messages_since(self, start_ns: int) -> Iterator[bytes]:
         """Unused messages about intervals from then on: synopses before replies, in order of arrival."""
         query = (
-            "select body from messages where start_ns >= ? order by start_ns, substr(key, 1, 1) = 't', arrived_ns, key"
+            "select key from messages where start_ns >= ? order by start_ns, substr(key, 1, 1) = 't', arrived_ns, key"
         )
-        for (body,) in self._base.execute(query, (start_ns,)):
-            yield body
+        yield from self._bodies(self._base.execute(query, (start_ns,)).fetchall())
 
-    def put(self, segment: str, key: str | None, interval: Interval, rank: Rank, tally: Tally) -> Put:
-        """Keep a result, unless the stored one knows more."""
-        series = self._series_of(segment, key)
+    def put(
+        self,
+        segment: str,
+        key: str | None,
+        interval: Interval,
+        rank: Rank,
+        tally: Tally,
+        most_classes: int = MOST_OF_ONE,
+    ) -> Put:
+        """Keep a result, unless the stored one knows more, or the segment has too many classes."""
+        series = self._series_of(segment, key, most_classes)
         if series is None:
             self.beyond += 1
             return Put(None, taken=False)
@@ -257,14 +277,14 @@ class SqliteStore:
         """Bytes of the file in use."""
         return used_bytes(self._base)
 
-    def _series_of(self, segment: str, key: str | None) -> int | None:
+    def _series_of(self, segment: str, key: str | None, most: int = MOST_OF_ONE) -> int | None:
         """The id of a series: always for a segment, for a class only up to the limit."""
         name = segment, key or ""
         if name not in self._series:
             query = "select id from series where segment = ? and class = ?"
             found = self._base.execute(query, name).fetchone()
             if found is None:
-                if key and (self._classes[segment] >= MOST_OF_ONE or self._classes.total() >= MOST_CLASSES):
+                if key and (self._classes[segment] >= min(most, MOST_OF_ONE) or self._classes.total() >= MOST_CLASSES):
                     return None
                 self._classes[segment] += bool(key)
                 found = self._base.execute("insert into series (segment, class) values (?, ?) returning id", name)

@@ -117,8 +117,13 @@ class Store(Protocol):
         """Drop messages that are no longer needed."""
         ...
 
-    def messages_about(self, start_ns: int, points: Iterable[str], around_ns: int = 0) -> list[bytes]:
-        """Unused messages of these points about intervals that begin at `start_ns`, or at most `around_ns` from it."""
+    def messages_about(
+        self, start_ns: int, points: Iterable[str], around_ns: int = 0, known: Callable[[str], bool] = ...
+    ) -> Iterator[bytes]:
+        """Unused messages of these points about intervals that begin at `start_ns`, or at most `around_ns` from it.
+
+        Those whose keys are `known` are not read.
+        """
         ...
 
     def newest_message_ns(self) -> int | None:
@@ -129,8 +134,10 @@ class Store(Protocol):
         """Unused messages about intervals from then on: synopses before replies, in order of arrival."""
         ...
 
-    def put(self, segment: str, key: str | None, interval: Interval, rank: Rank, tally: Tally) -> Put:
-        """Keep a result, unless the stored one knows more."""
+    def put(
+        self, segment: str, key: str | None, interval: Interval, rank: Rank, tally: Tally, most_classes: int = ...
+    ) -> Put:
+        """Keep a result, unless the stored one knows more, or the segment has too many classes."""
         ...
 
     def rank_of(self, segment: str, interval: Interval) -> Rank | None:

@@ -133,13 +133,13 @@ class Finecomb:
         if any(len(column) != self.rows for column in columns):
             raise ValueError(f"{len(columns[0])} buckets, not {self.rows}")
         ids, times_ns = array_of(fields, "stash_ids", np.uint64), array_of(fields, "stash_times_ns", np.int64)
-        if len(ids) != len(times_ns):
+        if len(ids) != len(times_ns) or len(ids) > self.stash:
             raise ValueError(f"{len(ids)} stashed ids and {len(times_ns)} times")
         return FinecombSynopsis(
             np.column_stack(columns).reshape(-1),
             ids,
             times_ns,
-            Cached.from_fields(fields, self.seed, "tail_"),
+            Cached.from_fields(fields, self.seed, "tail_", self.tail),
         )
 
 

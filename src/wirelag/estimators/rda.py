@@ -27,7 +27,7 @@ from wirelag.report import Report
 from wirelag.stats.moments import Moments
 from wirelag.stats.row_sums import Deviation, Rows
 from wirelag.synopses.buckets import gathered, less, spread
-from wirelag.synopses.cache import ENTRY_BYTES, PAIRED, SINGLE, Cached, CacheMeter, class_memory, join
+from wirelag.synopses.cache import ENTRY_BYTES, PAIRED, SINGLE, Cached, CacheMeter, class_memory, join, level_of
 from wirelag.synopses.crossing import Crossing, joined
 from wirelag.synopses.delay_sample import DelaySample, spared
 from wirelag.synopses.symbols import FIRST, NUMBER_BITS, SymbolSynopsis, numbers_of, symbols_of
@@ -402,12 +402,14 @@ class Rda:
     def synopsis(self, fields: Mapping[str, Any]) -> RdaSynopsis | SymbolSynopsis:
         """The inverse of `to_fields`."""
         if self.short:
-            return SymbolSynopsis.from_fields(fields, self.rows, self.seed)
+            return SymbolSynopsis.from_fields(fields, self.rows, self.seed, self.tail)
         buckets = gathered(fields, BUCKET)
         if not len(buckets) or len(buckets) % (4 * self.banks):
             raise ValueError(f"{len(buckets) // 4} buckets do not make {self.banks} banks")
-        tail = Cached.from_fields(fields, self.seed, "tail_")
-        return RdaSynopsis(buckets, number_of(fields, "entries"), number_of(fields, "cache_level"), tail)
+        tail, entries = Cached.from_fields(fields, self.seed, "tail_", self.tail), number_of(fields, "entries")
+        if entries > tail.packets:
+            raise ValueError(f"{entries} packets kept of {tail.packets}")
+        return RdaSynopsis(buckets, entries, level_of(fields, "cache_level"), tail)
 
     def cross_bound(
         self, up: RdaSynopsis, down: RdaSynopsis, mine: Cached | None = None, theirs: Cached | None = None

@@ -18,6 +18,7 @@ from wirelag.protocol.loss import loss_of
 from wirelag.protocol.messages import ClockReading, Message, Seen
 from wirelag.protocol.pairing import WRONG, Key
 from wirelag.protocol.results import Rank, Result, together
+from wirelag.protocol.shares import Held
 from wirelag.protocol.terms import delimited
 from wirelag.synopses.crossing import Crossing
 
@@ -120,6 +121,7 @@ class Chain:
     """The cuts of both ends of a segment, upstream first, until they are paired."""
 
     sides: tuple[_Cuts, _Cuts] = field(default_factory=lambda: (_Cuts(), _Cuts()))
+    held: dict[str, Held] = field(default_factory=dict)  # memory of waiting cuts, by key
 
     def take(self, side: int, message: Message, now_ns: int) -> list[Sides] | None:
         """Add a cut; return the pairs that it completes, None if it had arrived before."""
@@ -149,6 +151,15 @@ class Chain:
                     unused.append(cuts.waiting.pop(start_ns))
                 cuts.forget(start_ns)
         return unused
+
+    def let_go(self, side: int, start_ns: int) -> list[Message]:
+        """Forget a waiting cut of one point, as if it had not come; return it, if it is there."""
+        cuts = self.sides[side]
+        cut = cuts.waiting.pop(start_ns, None)
+        if cut is None:
+            return []
+        cuts.forget(start_ns)
+        return [cut]
 
     def _from(self, first_ns: int) -> Sides | None:
         """The cuts of both points from one common delimiter to the next."""

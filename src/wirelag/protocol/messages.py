@@ -2,7 +2,8 @@
 
 Law: `decode` returns what was encoded, or raises a ValueError of one line, whatever the bytes are: `UnknownVersion` if
 another version of wirelag may know what this one does not, so that the message is worth keeping. Its memory is
-proportional to `most`, not to what the bytes claim. A message is about one interval of one point under one set of
+proportional to `most`, not to what the bytes claim. Every number and every text of a message has a bound, so that the
+work and the memory of what is made from it have one, too. A message is about one interval of one point under one set of
 terms, and `key` names exactly that; asks and replies, of which an interval may have several, include their contents.
 Messages with the same key have the same contents: one of them is enough.
 """
@@ -18,7 +19,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args, get_type_hints
 
 import numpy as np
 
@@ -40,6 +41,15 @@ _LENGTH: Final = struct.Struct("<I")  # length of the names
 _MOST_NAMES: Final = 1 << 16  # bytes of names and numbers that any message may have,
 _MOST_RATIO: Final = 32  # and beyond that, this many times its own bytes
 _MOST_FIELDS: Final = 64
+MOST_RECORDS: Final = 1024  # of one message: everything, and each class
+MOST_LENGTH_NS: Final = 24 * 3600 * 10**9  # of an interval
+MOST_TEXT: Final = 256  # characters: segments and classes, plain values of a status, reasons
+MOST_TERM: Final = 1024  # characters: filters and directions, which list networks
+_MOST_WORDS: Final = 16  # of a list among the parameters
+# The largest parameters of an estimator that sizes depend on; others are seeds, or nothing is made of them.
+MOST_PARAMETERS: Final = {
+    "banks": 4, "rows": 1 << 16, "buckets": 1 << 19, "stash": 1 << 16, "tail": 1 << 16, "memory": 1 << 40,
+}  # fmt: skip
 _PLACE: Final = ("start_ns", "end_ns", "name")
 
 
@@ -174,6 +184,8 @@ def _parts(data: bytes, most: int, whole: bool) -> Message:
     message = _opening(names[0])
     if not whole:
         return message
+    if len(names) - 1 > MOST_RECORDS:
+        raise ValueError(f"has {len(names) - 1} records, more than {MOST_RECORDS}")
     records = together(names[1:], memoryview(data)[end:], max(_MOST_NAMES, most // 4))
     return replace(message, records=tuple(_record(record, message) for record in records))
 
@@ -200,6 +212,8 @@ def _opening(plain: Record) -> Message:
     start_ns, end_ns, name = _integer(interval.start_ns), _integer(interval.end_ns), interval.name
     if not 0 <= start_ns <= end_ns or not (name is None or 0 <= _integer(name, 64) < 1 << 64):
         raise ValueError("has an impossible interval")
+    if end_ns - start_ns > MOST_LENGTH_NS:
+        raise ValueError("has an interval of more than a day")
     if type(message.clock.synchronised) is not bool:
         raise ValueError("has a clock reading whose synchronised is not a boolean")
     _one_of(message.clock.source, ClockSource)
@@ -210,7 +224,7 @@ def _opening(plain: Record) -> Message:
 
 
 def _terms(plain: Mapping[str, Any]) -> Terms:
-    """Terms whose parameters have the types of the defaults: numbers, text, or lists of numbers."""
+    """Terms whose parameters have the types of the defaults, known words, and sizes within bounds."""
     try:
         terms = Terms.from_fields(plain)
     except ValueError as error:
@@ -218,22 +232,38 @@ def _terms(plain: Mapping[str, Any]) -> Terms:
         raise (UnknownVersion if isinstance(names[0], str) and names[1] else ValueError)(str(error)) from None
     groups: list[Any] = [terms.estimator, terms.packet_id, *filter(None, [terms.delimiters])]
     for group in groups:
+        words = _words(group.__class__)
         for parameter in fields(group):
-            if not _fits(getattr(group, parameter.name), parameter.default):
+            value = getattr(group, parameter.name)
+            if not _fits(value, parameter.default) or (isinstance(value, str) and value not in words[parameter.name]):
                 raise ValueError(f"has terms that this version does not know ({parameter.name})")
+            if isinstance(value, int) and value > MOST_PARAMETERS.get(parameter.name, value):
+                raise ValueError(f"has {parameter.name} of {value}, more than {MOST_PARAMETERS[parameter.name]}")
     for text in (terms.by, terms.direction, terms.filter):
         if text is not None:
-            _text(text)
-    if terms.interval_ns is not None and _integer(terms.interval_ns) <= 0:
-        raise ValueError("has intervals of length 0")
+            _text(text, MOST_TERM)
+    lengths_ns = [terms.interval_ns] if terms.interval_ns is not None else []
+    lengths_ns += [terms.delimiters.length_ns] if terms.delimiters is not None else []
+    if not all(0 < _integer(length_ns) <= MOST_LENGTH_NS for length_ns in lengths_ns):
+        raise ValueError("has intervals of length 0, or of more than a day")
     return terms
+
+
+@lru_cache(maxsize=64)
+def _words(kind: Any) -> dict[str, tuple[str, ...]]:
+    """The words that each parameter may be, where it is one of a few."""
+    return {name: get_args(hint) for name, hint in get_type_hints(kind).items()}
 
 
 def _fits(value: Any, default: Any) -> bool:
     if default is MISSING or default is None:
         return (value is None and default is None) or (type(value) is int and 0 <= value < 1 << 64)
     if isinstance(default, tuple):
-        return type(value) is tuple and all(type(each) is int and 0 <= each < 64 for each in value)
+        return (
+            type(value) is tuple
+            and len(value) <= _MOST_WORDS
+            and all(type(each) is int and 0 <= each < 64 for each in value)
+        )
     return type(value) is type(default) and (type(value) is not int or 0 <= value < 1 << 64)
 
 
@@ -241,6 +271,8 @@ def _record(record: Record, message: Message) -> Record:
     """The record, checked against the message: it is about the same interval, and is valid."""
     if len(record) > _MOST_FIELDS or any(isinstance(value, dict | list) for value in record.values()):
         raise ValueError("has a record that is not flat")
+    for name in record:
+        _text(name, MOST_NAME)
     if {name: record[name] for name in _PLACE} != _place(message.interval):
         raise ValueError("has a record about another interval")
     if record["class"] is not None:
@@ -275,13 +307,15 @@ def _times(record: Record, terms: Terms) -> None:
 
 def _status(record: Record, terms: Terms) -> None:
     """Check named numbers and texts."""
-    for name, value in record.items():
+    for value in record.values():
         if isinstance(value, float) and math.isfinite(value):
             continue
         if type(value) is int:
             _integer(value)
-        elif not isinstance(value, str | bool | None):
-            raise ValueError(f"has a record whose {name[:MOST_NAME]} is not a plain value")
+        elif isinstance(value, str):
+            _text(value)
+        elif not isinstance(value, bool | None):
+            raise ValueError("has a record with a value that is not plain")
 
 
 def _m_set(record: Record, terms: Terms) -> None:
@@ -315,9 +349,9 @@ def _place(interval: Interval) -> Record:
     return {name: getattr(interval, name) for name in _PLACE}
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > 1024 or not value.isprintable():
-        raise ValueError("has a value that should be text but is not")
+def _text(value: Any, most: int = MOST_TEXT) -> str:
+    if not isinstance(value, str) or len(value) > most or not value.isprintable():
+        raise ValueError(f"has a value that should be text of at most {most} printable characters but is not")
     return value
 
 

@@ -94,6 +94,7 @@ class Pairing:
                 )
             except WRONG as error:
                 self.reason = f"the synopsis of {message.point} does not fit its own terms ({error})"
+            self.said[side] = replace(message, records=())  # in memory once, as synopses
 
     def take(self, side: int, message: Message) -> bool:
         """Take a reply; return whether it fits the question: a point at the ends of two segments is asked twice."""

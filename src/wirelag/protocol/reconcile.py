@@ -35,9 +35,9 @@ from wirelag.synopses.symbols import (
     places_of,
     symbols_of,
 )
+from wirelag.synopses.symbols import MOST_SYMBOLS as MOST_SYMBOLS  # for agents
 
 UP, DOWN = 0, 1
-MOST_SYMBOLS: Final = 1 << 20
 MOST_WHOLE: Final = 1 << 20  # packets that one reply may hold
 GROWN: Final = 3  # times that more symbols are requested
 _PACKET_BYTES: Final = 10  # id and time
@@ -110,13 +110,17 @@ def check_answer(estimator: Rda, record: Fields) -> None:
     if "row_sums" in record:
         estimator.synopsis(record)
     elif "symbols" in record:
-        array_of(record, "symbols", np.uint64)
+        if len(array_of(record, "symbols", np.uint64)) > MOST_SYMBOLS:
+            raise ValueError(f"has more than {MOST_SYMBOLS:,} symbols")
     elif "ids" in record:
-        Cached.from_fields(record, estimator.seed)
+        if len(Cached.from_fields(record, estimator.seed)) > MOST_WHOLE:
+            raise ValueError(f"has more than {MOST_WHOLE:,} packets")
     else:
-        array_of(record, "times_ns", np.int64)
+        times_ns = array_of(record, "times_ns", np.int64)
         if "order_ns" in record:
             array_of(record, "order_ns", np.int64)
+        if "asked" in record and (array_of(record, "asked", np.uint64) >= len(times_ns)).any():
+            raise ValueError("has copies of packets that are not in it")
 
 
 def _order_ns(ask: Fields, record: Fields) -> Times | None:

@@ -13,19 +13,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from wirelag.packets.intervals import Interval
 from wirelag.protocol.delimited import Chain, result_of
-from wirelag.protocol.loss import Loss, loss_of, unknown
 from wirelag.protocol.messages import Message
 from wirelag.protocol.pairing import Key, Pairing
 from wirelag.protocol.pairing import answer as answer  # for agents
+from wirelag.protocol.places import SIDES, Place, Segment, loss_in, with_neighbours
 from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result, together
+from wirelag.protocol.shares import Shares, crossing_bytes, message_bytes
 from wirelag.protocol.single_ended import result_of as said_alone
 from wirelag.synopses.crossing import Crossing
-from wirelag.twopoint.spans import PATIENCE_NS, Span, settled
 
 SECOND_NS: Final = 10**9
 LINGER_NS: Final = 60 * SECOND_NS  # how long incomplete intervals stay in memory
@@ -33,45 +32,21 @@ SOON_NS: Final = 3 * SECOND_NS  # after that, a point that has sent nothing is m
 ANSWER_NS: Final = 45 * SECOND_NS  # how long an agent may take to reply, even if cut off for half a minute
 AHEAD_NS: Final = 5 * SECOND_NS  # an interval that ends later than this from now is due to a wrong clock
 MOST_BYTES: Final = 256 << 20
-OVERHEAD: Final = 4096  # approximate bytes of a message besides its arrays
 MOST_SEGMENTS: Final = 4096
-MOST_NAMED: Final = 512  # segments that one point may name, so that it cannot use up those of others
+MOST_NAMED: Final = 512  # segments that one point may name, so that it cannot use up those of others,
+MOST_CLASSES: Final = 8192  # and classes of all these segments
+LEAST_CLASSES: Final = 16  # of each
 IDLE_NS: Final = 3600 * SECOND_NS  # after that, a segment named by agents is dropped if no message is about it
-MOST_REACH: Final = 16  # neighbours on each side, if intervals are short
-SIDES: Final = ("upstream", "downstream")
-
-
-@dataclass(slots=True)
-class _Place:
-    """An interval of a segment, and its last result."""
-
-    pairing: Pairing
-    keys: list[str]
-    bytes: int = 0
-    rank: Rank | None = None
-    known: frozenset[int] = frozenset()  # the places that the last result included
-
-
-class _Segment:
-    def __init__(self, ends: Ends, named_by: str | None = None) -> None:
-        self.ends, self.named_by = ends, named_by
-        self.heard_ns: int | None = None
-        self.places: dict[int, _Place] = {}  # by start time of the interval
-        self.gone: dict[int, int] = {}  # finished places, and when they finished
-        self.chain = Chain()  # for intervals delimited by packets
-
-    def near(self, interval: Interval, first: int, last: int) -> dict[int, _Place | None]:
-        """The places around an interval, as many as packets may straddle."""
-        reach = min(MOST_REACH, -(-PATIENCE_NS // interval.length_ns))
-        starts = (interval.start_ns + i * interval.length_ns for i in range(first * reach, last * reach + 1))
-        return {start_ns: self.places.get(start_ns) for start_ns in starts}
+MOST_SHARED: Final = 64  # segments that a message without a segment may be about,
+MOST_RESULTS: Final = 4096  # and classes of all of these
+MOST_GONE: Final = 8192  # finished intervals of a segment that are remembered
 
 
 class Rounds:
     """Takes messages and time; returns results, asks, and keys of messages no longer needed.
 
-    Memory: intervals that wait for their other half, at most `most_bytes` (beyond that the oldest is dropped; it can be
-    read again when its other half comes), and a few neighbouring intervals of each segment.
+    Memory: intervals that wait for their other half or for their neighbours, at most `most_bytes`. Beyond that the
+    oldest of the point that holds most is dropped; it can be read again when its other half comes (`let_go`).
     """
 
     def __init__(
@@ -82,19 +57,33 @@ class Rounds:
         linger_ns: int = LINGER_NS,
         answer_ns: int = ANSWER_NS,
         most_bytes: int = MOST_BYTES,
+        most_named: int = MOST_NAMED,
+        most_classes: int = MOST_CLASSES,
     ) -> None:
-        self._named, self._most_bytes = named_by_agents, most_bytes
+        self._named, self._shares = named_by_agents, Shares(most_bytes)
         self._linger_ns, self._answer_ns = linger_ns, answer_ns
-        self._segments = {one.segment: _Segment(one) for one in ends}
+        self._most_named, self._most_classes = most_named, most_classes
+        self._segments = {one.segment: Segment(one) for one in ends}
         self._needed: Counter[str] = Counter()  # by key: the number of places that hold the message
         self._names: Counter[str] = Counter()  # number of segments named by each point
-        self._bytes = 0
         self.counted: Counter[str] = Counter()  # messages, by outcome
 
     @property
     def segments(self) -> list[Ends]:
         """All known segments."""
         return [segment.ends for segment in list(self._segments.values())]  # called from other threads
+
+    def classes_of(self, segment: str) -> int:
+        """How many classes of a segment are kept: those of all segments that one point has named share a limit."""
+        known = self._segments.get(segment)
+        if known is None or known.named_by is None:
+            return self._most_classes
+        return max(LEAST_CLASSES, self._most_classes // max(1, self._names[known.named_by]))
+
+    @property
+    def bytes(self) -> int:
+        """The memory of what waits."""
+        return self._shares.bytes
 
     def has(self, key: str) -> bool:
         """Whether a message is in use."""
@@ -115,6 +104,19 @@ class Rounds:
         """The points at the other ends of the segments that a message is about."""
         return {segment.ends.points[1 - side] for segment, side in self._about(message)}
 
+    def has_partner(self, message: Message) -> bool:
+        """Whether cuts of the other end wait, so that a cut of this one may complete a pair."""
+        return any(segment.chain.sides[1 - side].waiting for segment, side in self._about(message))
+
+    def let_go(self, message: Message, around_ns: int) -> bool:
+        """Whether messages that may be the other half were dropped because memory was full."""
+        start_ns = message.interval.start_ns
+        return any(
+            start_ns in segment.let_go
+            or (around_ns > 0 and any(abs(start_ns - one_ns) <= around_ns for one_ns in segment.let_go))
+            for segment, _ in self._about(message)
+        )
+
     def take(self, message: Message, now_ns: int) -> list[Outcome]:
         """Process a message."""
         if message.type == "status":
@@ -130,16 +132,16 @@ class Rounds:
             found += take(segment, side, message, now_ns)
         if message.key not in self._needed:
             found.append(Done((message.key,)))
-        self._let_go()
-        return found
+        return found + self._let_go(now_ns)
 
     def pass_time(self, now_ns: int) -> list[Outcome]:
         """Process the passage of time: stop waiting where it is too late."""
         found: list[Outcome] = []
         for segment in list(self._segments.values()):
             self._let_idle_go(segment, now_ns)
-            segment.gone = {key: at_ns for key, at_ns in segment.gone.items() if now_ns - at_ns < 2 * self._linger_ns}
-            self._used(segment.chain.old(now_ns - self._linger_ns))  # they stay in the store
+            segment.gone = _lately(segment.gone, now_ns - 2 * self._linger_ns)
+            segment.let_go = _lately(segment.let_go, now_ns - self._linger_ns)
+            self._used(segment.chain, segment.chain.old(now_ns - self._linger_ns))  # they stay in the store
             for start_ns in sorted(segment.places):
                 place = segment.places.get(start_ns)
                 try:
@@ -163,9 +165,12 @@ class Rounds:
             return "no interval of a clock"
         if interval.end_ns > now_ns + AHEAD_NS:
             return "from the future"
-        return None if self.partners(message) else "of no segment"
+        about = len(self.about(message))
+        if about > 1 and (about > MOST_SHARED or about * len(message.records) > MOST_RESULTS):
+            return "of too many segments"
+        return None if about else "of no segment"
 
-    def _about(self, message: Message) -> Iterator[tuple[_Segment, int]]:
+    def _about(self, message: Message) -> Iterator[tuple[Segment, int]]:
         """The segments that a message is about, and the end of each that its point is."""
         name = message.segment
         if name is not None and name not in self._segments and self._named:
@@ -178,13 +183,13 @@ class Rounds:
         upstream, _, downstream = name.replace(">>", ">").partition(">")
         if upstream == downstream or point not in (upstream, downstream):
             return
-        if len(self._segments) >= MOST_SEGMENTS or self._names[point] >= MOST_NAMED:
+        if len(self._segments) >= MOST_SEGMENTS or self._names[point] >= self._most_named:
             self.counted["segments beyond the limit"] += 1
             return
-        self._segments[name] = _Segment(Ends(name, upstream, downstream), point)
+        self._segments[name] = Segment(Ends(name, upstream, downstream), point)
         self._names[point] += 1
 
-    def _let_idle_go(self, segment: _Segment, now_ns: int) -> None:
+    def _let_idle_go(self, segment: Segment, now_ns: int) -> None:
         if segment.named_by is None or segment.places:
             return
         if segment.heard_ns is None:
@@ -194,13 +199,13 @@ class Rounds:
             self._names[segment.named_by] -= 1
             self._names += Counter()  # forget points that have named none
 
-    def _synopsis(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
+    def _synopsis(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         if message.terms.estimator.can.one_sided:
             return self._said_alone(segment, side, message, now_ns)
         if message.terms.delimiters is not None:
             return self._delimited(segment, side, message, now_ns)
         start_ns = message.interval.start_ns
-        place = segment.places.setdefault(start_ns, _Place(Pairing(message.interval, now_ns), []))
+        place = segment.places.setdefault(start_ns, Place(Pairing(message.interval, now_ns), []))
         pairing = place.pairing
         if pairing.said[side] is not None:
             self.counted["duplicates"] += 1
@@ -216,7 +221,7 @@ class Rounds:
         self.counted["not comparable"] += 1
         return self._finish(segment, place, now_ns)
 
-    def _said_alone(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
+    def _said_alone(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         """One-sided: downstream says all there is; upstream speaks by its references."""
         start_ns = message.interval.start_ns
         if SIDES[side] == "upstream":
@@ -231,31 +236,33 @@ class Rounds:
         segment.gone[start_ns] = now_ns
         return [said_alone(segment.ends, message)]
 
-    def _delimited(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
+    def _delimited(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         pairs = segment.chain.take(side, message, now_ns)
         if pairs is None:
             self.counted["duplicates"] += 1
             return []
         self.counted["synopses"] += 1
         self._needed[message.key] += 1
+        self._shares.take(segment.chain.held.setdefault(message.key, Counter()), message.point, message_bytes(message))
         found: list[Outcome] = []
         for sides in pairs:
             found.append(result_of(segment.ends.segment, sides))
-            found += self._used(cut for cuts in sides for cut in cuts)
+            found += self._used(segment.chain, (cut for cuts in sides for cut in cuts))
         return found
 
-    def _used(self, messages: Iterable[Message]) -> list[Outcome]:
-        """Release these messages from one place."""
+    def _used(self, chain: Chain, messages: Iterable[Message]) -> list[Outcome]:
+        """Release these messages from a segment."""
         done = []
         for message in messages:
             key = message.key
+            self._shares.release(chain.held.pop(key, Counter()))
             self._needed[key] -= 1
             if self._needed[key] <= 0:
                 del self._needed[key]
                 done.append(key)
         return [Done(tuple(done))] if done else []
 
-    def _times(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
+    def _times(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         place = segment.places.get(message.interval.start_ns)
         if place is not None and message.key in place.keys:  # it must not pass for the reply to the next question
             self.counted["duplicates"] += 1
@@ -268,10 +275,8 @@ class Rounds:
         self._need(place, message)
         return [] if place.pairing.awaited else self._converse(segment, place, now_ns)
 
-    def _need(self, place: _Place, message: Message) -> None:
-        values = (value for record in message.records for value in record.values())
-        size = OVERHEAD + sum(getattr(value, "nbytes", 0) for value in values)
-        place.bytes, self._bytes = place.bytes + size, self._bytes + size
+    def _need(self, place: Place, message: Message) -> None:
+        self._shares.take(place.held, message.point, message_bytes(message))
         key = message.key
         if key not in place.keys:
             place.keys.append(key)
@@ -279,7 +284,7 @@ class Rounds:
 
     # ---- rounds and neighbours ----
 
-    def _converse(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+    def _converse(self, segment: Segment, place: Place, now_ns: int) -> list[Outcome]:
         """Cross what has arrived; ask for what is missing, or finish."""
         pairing, found = place.pairing, list[Outcome]()
         for side, records in pairing.cross(now_ns, self.counted).items():
@@ -293,11 +298,12 @@ class Rounds:
             found.append(self._result(segment, place, pairing.crossings, Rank.FIRST))
         return found
 
-    def _finish(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+    def _finish(self, segment: Segment, place: Place, now_ns: int) -> list[Outcome]:
         """A place is complete: settle it and its neighbours if possible."""
         place.pairing.free()
-        self._bytes -= place.bytes
-        place.bytes = 0
+        most = max(place.held, key=place.held.__getitem__, default="")
+        self._shares.release(place.held)
+        self._shares.take(place.held, most, crossing_bytes(place.pairing.crossings))
         found: list[Outcome] = []
         for one in segment.near(place.pairing.interval, -1, 1).values():
             if one is not None and one.pairing.final:
@@ -306,27 +312,27 @@ class Rounds:
             found += [] if one is None else self._drop(segment, one, now_ns)
         return found
 
-    def _settle(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+    def _settle(self, segment: Segment, place: Place, now_ns: int, alone: bool = False) -> list[Outcome]:
         near = segment.near(place.pairing.interval, -1, 1)
         final = {start_ns: one for start_ns, one in near.items() if one is not None and one.pairing.final}
         known, rank = frozenset(final), Rank.SETTLED
         if not segment.near(place.pairing.interval, 0, 1).keys() <= known:
-            alone = now_ns - place.pairing.touched_ns >= self._linger_ns
+            alone = alone or now_ns - place.pairing.touched_ns >= self._linger_ns
             known, rank = (known, Rank.ALONE) if alone else (frozenset((place.pairing.interval.start_ns,)), Rank.FIRST)
         if place.rank is not None and (rank < place.rank or (rank == place.rank and not known > place.known)):
             return []
         place.known = known
-        crossings = _with_neighbours(place, final.values()) if rank > Rank.FIRST else place.pairing.crossings
+        crossings = with_neighbours(place, final.values()) if rank > Rank.FIRST else place.pairing.crossings
         around = [one for start_ns, one in near.items() if start_ns != place.pairing.interval.start_ns]
         return [self._result(segment, place, crossings, rank, around)]
 
     def _result(
         self,
-        segment: _Segment,
-        place: _Place,
+        segment: Segment,
+        place: Place,
         crossings: Mapping[Key, Crossing],
         rank: Rank,
-        around: Iterable[_Place | None] = (),
+        around: Iterable[Place | None] = (),
     ) -> Result:
         place.rank, pairing = rank, place.pairing
         up, down = pairing.said
@@ -339,7 +345,7 @@ class Rounds:
             rank,
             known[0].terms.estimator.name,
             dict(crossings),
-            {key: _loss(pairing, crossings, key, rank, list(around)) for key in crossings},
+            {key: loss_in(pairing, crossings, key, rank, list(around)) for key in crossings},
             (None if up is None else up.seen, None if down is None else down.seen),
             clock,
             pairing.final,
@@ -348,7 +354,7 @@ class Rounds:
 
     # ---- time ----
 
-    def _age(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+    def _age(self, segment: Segment, place: Place, now_ns: int) -> list[Outcome]:
         pairing, found = place.pairing, list[Outcome]()
         if pairing.awaited and now_ns - pairing.asked_ns >= self._answer_ns:
             self.counted["asks without an answer"] += len(pairing.awaited)
@@ -363,7 +369,7 @@ class Rounds:
                 self._forget(segment, place)
         return found
 
-    def _drop(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+    def _drop(self, segment: Segment, place: Place, now_ns: int) -> list[Outcome]:
         """Drop a place once no neighbour needs it."""
         if place.rank is None or place.rank < Rank.ALONE or place.pairing.interval.start_ns not in segment.places:
             return []
@@ -372,83 +378,58 @@ class Rounds:
         ended = (key in segment.gone or (one is not None and (one.rank or 0) >= Rank.ALONE) for key, one in near)
         if not old and not all(ended):
             return []
+        return self._end(segment, place, now_ns)
+
+    def _end(self, segment: Segment, place: Place, now_ns: int) -> list[Outcome]:
+        """Drop a place that is settled."""
         segment.gone[place.pairing.interval.start_ns] = now_ns
         done = self._forget(segment, place)
         return [Done(done)] if done else []
 
-    def _forget(self, segment: _Segment, place: _Place) -> tuple[str, ...]:
+    def _forget(self, segment: Segment, place: Place) -> tuple[str, ...]:
         """Drop a place; return the messages that no place holds any more."""
         del segment.places[place.pairing.interval.start_ns]
-        self._bytes -= place.bytes
+        self._shares.release(place.held)
         self._needed.subtract(place.keys)
         free = tuple(key for key in place.keys if self._needed[key] <= 0)
         for key in free:
             del self._needed[key]
         return free
 
-    def _let_go(self) -> None:
-        """Stay within the memory limit: drop what has waited longest for its other half."""
-        if self._bytes <= self._most_bytes:
-            return
-        waiting = [
-            (place.pairing.interval.start_ns, segment, place)
-            for segment in self._segments.values()
-            for place in segment.places.values()
-            if place.bytes
-        ]
-        for _, segment, place in sorted(waiting, key=lambda one: one[0]):
-            if self._bytes <= self._most_bytes // 2:
+    def _let_go(self, now_ns: int) -> list[Outcome]:
+        """Stay within the memory limit: drop the oldest of the point that holds most."""
+        found: list[Outcome] = []
+        while (point := self._shares.excess()) is not None:
+            before = self._shares.bytes
+            for _, segment, start_ns in sorted(self._holds(point), key=lambda one: one[0]):
+                if self._shares.enough(point):
+                    break
+                self.counted["dropped because memory was full"] += 1
+                place = segment.places.get(start_ns)
+                if place is None or point not in place.held:
+                    self._used(segment.chain, segment.chain.let_go(segment.ends.points.index(point), start_ns))
+                    segment.let_go[start_ns] = now_ns
+                elif place.pairing.both:  # what is known now is its result
+                    found += [] if place.pairing.final else self._finish(segment, place, now_ns)
+                    if start_ns in segment.places:
+                        found += self._settle(segment, place, now_ns, alone=True) + self._end(segment, place, now_ns)
+                else:
+                    self._forget(segment, place)
+                    segment.let_go[start_ns] = now_ns
+            if self._shares.bytes >= before:
                 break
-            self.counted["dropped because memory was full"] += 1
-            self._forget(segment, place)
+        return found
+
+    def _holds(self, point: str) -> Iterator[tuple[int, Segment, int]]:
+        """All intervals with messages of a point, by time."""
+        for segment in self._segments.values():
+            if point in segment.ends.points:
+                yield from ((at_ns, segment, at_ns) for at_ns, one in segment.places.items() if point in one.held)
+                waiting = segment.chain.sides[segment.ends.points.index(point)].waiting
+                yield from ((at_ns, segment, at_ns) for at_ns in waiting)
 
 
-def _with_neighbours(place: _Place, near: Iterable[_Place]) -> Mapping[Key, Crossing]:
-    """Pair packets that straddle the edges with the neighbours', which are not changed."""
-    final = [one.pairing for one in near if one.pairing.crossings]
-    keys = sorted({key for pairing in final for key in pairing.crossings}, key=str)
-    spans = [
-        Span(one.interval, {tag: _copy(one.crossings[key]) for tag, key in enumerate(keys) if key in one.crossings})
-        for one in final
-    ]
-    mine = place.pairing.interval
-    found = next((span for span in settled(spans, mine.length_ns) if span.interval == mine), None)
-    return {} if found is None else {keys[tag]: crossing for tag, crossing in found.crossings.items()}
-
-
-def _copy(crossing: Crossing) -> Crossing:
-    return replace(crossing, moments=replace(crossing.moments), details=dict(crossing.details))
-
-
-def _loss(
-    pairing: Pairing, crossings: Mapping[Key, Crossing], key: Key, rank: Rank, around: list[_Place | None]
-) -> Loss:
-    crossing = crossings[key]
-    seen = [message.seen for message in pairing.said if message is not None]
-    for side, one in zip(SIDES, seen, strict=True):
-        if one.covered_ns < pairing.interval.length_ns:
-            part = f"{one.covered_ns / 1e9:g} s of {pairing.interval.length_ns / 1e9:g} s"
-            return unknown(crossing, f"the {side} point covered {part}")
-    if rank == Rank.FIRST:
-        return unknown(crossing, "packets in flight at its end are not known yet")
-    if rank == Rank.ALONE:
-        return unknown(crossing, "the next interval was not seen: packets in flight look like lost ones")
-    if key in pairing.untimed:
-        return unknown(crossing, "a point no longer has the times of packets that differ")
-    if any(near is not None and near.pairing.interval > pairing.interval and _differs(near, key) for near in around):
-        return unknown(crossing, "what differs in the next interval is not known: packets in flight look lost")
-    moved = [
-        max((abs(one.unseen - _unseen(near, side)) for near in around), default=0) for side, one in enumerate(seen)
-    ]
-    return loss_of(crossing, crossings[None], seen, moved)
-
-
-def _differs(place: _Place, key: Key) -> bool:
-    """Whether packets differ in it, but it is unknown which."""
-    crossing = place.pairing.crossings.get(key)
-    return key in place.pairing.untimed or (crossing is not None and crossing.lost is None)
-
-
-def _unseen(place: _Place | None, side: int) -> int:
-    message = None if place is None else place.pairing.said[side]
-    return 0 if message is None else message.seen.unseen
+def _lately(times_ns: dict[int, int], after_ns: int) -> dict[int, int]:
+    """Those after a time; not too many."""
+    kept = [(key, at_ns) for key, at_ns in times_ns.items() if at_ns > after_ns]
+    return dict(kept[-MOST_GONE:])

@@ -91,13 +91,21 @@ class Cached:
         return {f"{prefix}{name}": getattr(self, name) for name in ("ids", "times_ns", "level", "packets")}
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, Any], seed: int, prefix: str = "") -> Cached:
-        """The inverse of `to_fields`."""
+    def from_fields(cls, fields: Mapping[str, Any], seed: int, prefix: str = "", most: int | None = None) -> Cached:
+        """The inverse of `to_fields`; a ValueError if it holds more than `most`."""
         ids, times_ns = array_of(fields, f"{prefix}ids", np.uint64), array_of(fields, f"{prefix}times_ns", np.int64)
-        level, packets = number_of(fields, f"{prefix}level"), number_of(fields, f"{prefix}packets")
-        if len(ids) != len(times_ns) or len(ids) > packets or level > HIGHEST:
+        level, packets = level_of(fields, f"{prefix}level"), number_of(fields, f"{prefix}packets")
+        if len(ids) != len(times_ns) or len(ids) > packets or (most is not None and len(ids) > most):
             raise ValueError(f"{len(ids)} ids, {len(times_ns)} times, level {level}: not a cache of {packets} packets")
         return cls(ids, times_ns, level, packets, seed)
+
+
+def level_of(fields: Mapping[str, Any], name: str) -> int:
+    """Another point's level, or a ValueError: counts are shifted by it, so its bound is that of their size."""
+    level = number_of(fields, name)
+    if level > HIGHEST:
+        raise ValueError(f"{name} is {level}, more than {HIGHEST}")
+    return level
 
 
 class About:

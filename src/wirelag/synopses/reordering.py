@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from wirelag.stats.distribution import wilson
 from wirelag.synopses.cache import Cached, survives
-from wirelag.synopses.symbols import LOW, SymbolSynopsis, Words, numbers_of, places_of
+from wirelag.synopses.symbols import LOW, MOST_CHECKED, SymbolSynopsis, Words, numbers_of, places_of
 
-LOOKED_AT: Final = 16  # sampled packets per interval
+LOOKED_AT: Final = MOST_CHECKED  # sampled packets per interval
 FEWEST: Final = 64  # packets per interval; with fewer, sampling is not worth the bytes
 UNTOLD_NS: Final = 0  # time of a packet that cannot be told from another
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.codec import array_of, number_of
 from wirelag.stats.row_sums import lowered, raised
-from wirelag.synopses.cache import Cached
+from wirelag.synopses.cache import Cached, level_of
 
 NUMBER_BITS: Final = 44
 CHECK_BITS: Final = 16
@@ -28,6 +28,8 @@ COUNT_BITS: Final = 4
 NUMBERS: Final = np.uint64((1 << NUMBER_BITS) - 1)
 LOW: Final = np.uint64((1 << 32) - 1)  # distinguishes the packets of an interval
 WORD_BYTES: Final = 8
+MOST_SYMBOLS: Final = 1 << 20  # of one point and class
+MOST_CHECKED: Final = 16  # packets whose order is checked
 FIRST: Final = 64  # most symbols if the size of the difference is unknown
 
 Words = npt.NDArray[np.uint64]
@@ -122,17 +124,24 @@ class SymbolSynopsis:
         return {"symbols": self.words, **rows, **about, **self.tail.to_fields("tail_"), **order}
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, Any], rows: int, seed: int) -> SymbolSynopsis:
-        """The inverse of `to_fields`."""
+    def from_fields(cls, fields: Mapping[str, Any], rows: int, seed: int, tail: int) -> SymbolSynopsis:
+        """The inverse of `to_fields`; a ValueError if there are not so many rows, or more in the tail."""
         counts = array_of(fields, "row_counts", np.uint64)
         sums = raised("row_sums", fields, counts)
         if len(counts) != rows:
             raise ValueError(f"{len(counts)} rows, not {rows}")
+        words = array_of(fields, "symbols", np.uint64)
+        before = array_of(fields, "before", np.uint64) if "before" in fields else np.empty(0, np.uint64)
+        sample, entries = Cached.from_fields(fields, seed, "tail_", tail), number_of(fields, "entries")
+        if len(words) > MOST_SYMBOLS or len(before) > MOST_CHECKED or entries > sample.packets:
+            raise ValueError(
+                f"{len(words)} symbols and {len(before)} checked packets of {entries} kept, {sample.packets} in all"
+            )
         return cls(
-            array_of(fields, "symbols", np.uint64),
+            words,
             np.column_stack((counts, sums)).reshape(-1),
-            number_of(fields, "entries"),
-            number_of(fields, "cache_level"),
-            Cached.from_fields(fields, seed, "tail_"),
-            array_of(fields, "before", np.uint64) if "before" in fields else np.empty(0, np.uint64),
+            entries,
+            level_of(fields, "cache_level"),
+            sample,
+            before,
         )

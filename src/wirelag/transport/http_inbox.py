@@ -2,7 +2,8 @@
 
 Law: a request succeeds once its message was acknowledged, so a message that was not stored stays with its agent.
 Memory is bounded: beyond it agents are turned away and retry. The body is read only after the token and the length have
-been checked.
+been checked, and counts as it comes, against the share of its point: a length that is only declared takes nothing. A
+point that sends more than its quota waits (quotas.py).
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import secrets
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, UnknownVersion, peek
 from wirelag.transport import Acknowledge
 from wirelag.transport.http import ASK_HEADER, FRAME, MEDIA_TYPE, QUIET_S, RUN_HEADER
+from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
 
 try:
@@ -30,7 +32,9 @@ try:
 except ImportError:
     raise MissingExtraError("an HTTP server") from None
 
-_MOST_ASKS: Final = 256  # asks that wait for one agent
+_MOST_ASKS: Final = 256  # asks that wait for one agent,
+_MOST_ASKED: Final = MOST_BYTES  # and their bytes, if there are several
+_TURN_S: Final = 10.0  # how long a message may wait for its turn
 _LONG: Final = 1 << 16  # bytes; longer messages are parsed in a thread
 _MOST_DOUBLED: Final = 100
 _HELD: Final = 2048  # bytes that a message takes besides its own
@@ -43,6 +47,11 @@ class _Asks:
     waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
     more: asyncio.Event = field(default_factory=asyncio.Event)  # for those who wait now
 
+    @property
+    def too_many(self) -> bool:
+        size = sum(len(data) for _, data in self.waiting)
+        return len(self.waiting) > _MOST_ASKS or (len(self.waiting) > 1 and size > _MOST_ASKED)
+
     def wake(self) -> None:
         self.more.set()
         self.more = asyncio.Event()
@@ -50,6 +59,13 @@ class _Asks:
     def answered(self, last: int) -> None:
         while self.waiting and self.waiting[0][0] <= last:
             self.waiting.popleft()
+
+
+class _Sender(NamedTuple):
+    """Who sends: a point, if the token belongs to one; and whose share of memory it uses, else its address's."""
+
+    point: str | None
+    share: str
 
 
 class HttpInbox:
@@ -67,11 +83,18 @@ class HttpInbox:
         most: int = MOST_BYTES,
         most_held: int = 8 * MOST_BYTES,
         patience_s: float = 30.0,
+        quotas: Quotas | None = None,
+        admit: Callable[[Request, str | None], bool] = lambda request, point: True,
+        refused: Callable[[Request], None] = lambda request: None,
     ) -> None:
+        """`admit`: whether the connection of a right token may stay. `refused` is told of wrong tokens."""
         self.counts: Counter[str] = Counter()
         self.held = 0  # bytes
+        self._held_by: Counter[str] = Counter()  # the same by share
+        self._quotas = quotas or Quotas()
+        self._admit, self._refused = admit, refused
         self._tokens = tokens
-        self._most, self._most_held, self._patience_s = most, most_held, patience_s
+        self._most, self.most_held, self._patience_s = most, most_held, patience_s
         self._came: asyncio.Queue[tuple[bytes, asyncio.Future[bool]] | None] = asyncio.Queue()
         self._asks: dict[str, _Asks] = {}
         self._runs = Runs()
@@ -105,7 +128,7 @@ class HttpInbox:
         asks = self._asks.setdefault(point, _Asks())
         self._number += 1
         asks.waiting.append((self._number, data))
-        if len(asks.waiting) > _MOST_ASKS:
+        while asks.too_many:
             asks.waiting.popleft()
             self.counts["asks dropped"] += 1
         asks.wake()
@@ -118,40 +141,82 @@ class HttpInbox:
             asks.wake()
 
     async def _take(self, request: Request) -> Response:
-        allowed, point = self._who(request)
-        if not allowed:
-            return self._no(401, "unauthorised", "the token is missing or wrong")
+        sender = self._who(request)
+        if sender is None:
+            return self._unauthorised(request)
+        if not self._admit(request, sender.point):
+            return self._no(429, "too many connections", "this point has too many connections")
         if request.headers.get("content-type") != MEDIA_TYPE:
             return self._no(415, "garbage", f"the content type must be {MEDIA_TYPE}")
         length = request.headers.get("content-length", "")
-        if not (length.isascii() and length.isdigit()):
-            return self._no(411, "garbage", "the length is missing")
+        if not (length.isascii() and length.isdigit()) or "transfer-encoding" in request.headers:
+            return self._no(411, "garbage", "send it whole, with its length and without a transfer encoding")
         size = int(length[:20])
         if size > self._most:
             return self._no(413, "too large", f"it has {size} bytes, more than the limit of {self._most}")
-        if self._closed or self.held + size + _HELD > self._most_held:
-            return self._no(503, "busy", "too many messages are waiting")
-        self.held += size + _HELD
+        if sender.point is not None and not await self._turn(sender.point, 0):  # a length is only declared yet
+            return self._no(429, "over quota", "this point sends more than its quota")
+        held: list[int] = []
         try:
-            return await self._store(request, point)
+            return await self._store(request, sender, size, held)
         finally:
-            self.held -= size + _HELD
+            self.held -= sum(held)
+            self._held_by[sender.share] -= sum(held)
+            self._held_by += Counter()  # forget those that hold nothing
+            if sender.point is not None:
+                self._quotas.came(sender.point, sum(held))
 
-    async def _store(self, request: Request, point: str | None) -> Response:
+    async def _turn(self, point: str, size: int) -> bool:
+        """Wait until a point may send so much; return whether it may."""
+        wait_s = self._quotas.wait_s(point, size, _TURN_S)
+        if 0 < wait_s <= _TURN_S:
+            self.counts["waited for its turn"] += 1
+            await asyncio.sleep(wait_s)
+        return wait_s <= _TURN_S
+
+    def _hold(self, sender: _Sender, size: int, held: list[int]) -> bool:
+        """Count bytes that have come; return whether there is room."""
+        shares = self._quotas.limits.held if sender.point is not None else self.most_held
+        if self.held + size > self.most_held or self._held_by[sender.share] + size > shares:
+            return False
+        self.held += size
+        self._held_by[sender.share] += size
+        held.append(size)
+        return True
+
+    async def _body(self, request: Request, sender: _Sender, size: int, held: list[int]) -> bytes | Response:
+        """The message, or the reply to a sender of too much."""
+        parts, left = list[bytes](), size
+        if self._closed or not self._hold(sender, _HELD, held):
+            return self._no(503, "busy", "too many messages are waiting")
+        async for part in request.stream():
+            left -= len(part)
+            if left < 0:
+                return self._no(400, "garbage", "it is longer than its length")
+            if not self._hold(sender, len(part), held):
+                return self._no(503, "busy", "too many messages are waiting")
+            parts.append(part)
+        return b"".join(parts)
+
+    async def _store(self, request: Request, sender: _Sender, size: int, held: list[int]) -> Response:
         try:
-            data = await asyncio.wait_for(request.body(), self._patience_s)
+            data = await asyncio.wait_for(self._body(request, sender, size, held), self._patience_s)
         except (TimeoutError, ClientDisconnect):
             return self._no(408, "slow", "it did not come in time")
+        if isinstance(data, Response):
+            return data
         try:
             opening = await asyncio.to_thread(peek, data, self._most) if len(data) > _LONG else peek(data, self._most)
         except UnknownVersion as error:
             return self._no(503, "of an unknown version", f"it {error}")
         except ValueError as error:
             return self._no(400, "garbage", f"it {error}")
-        if point not in (None, opening.point):
+        if sender.point not in (None, opening.point):
             return self._no(403, "unauthorised", "the token belongs to another point")
         if not self._runs.admits(opening.point, request.headers.get(RUN_HEADER, "")[:64], time.monotonic()):
             return self._second(opening.point, request)
+        if sender.point is None and not await self._turn(opening.point, size):
+            return self._no(429, "over quota", "this point sends more than its quota")
         if opening.point in self._asks:
             self._asks[opening.point].answered(self._number_of(request.headers.get(ASK_HEADER, "")))
         stored = asyncio.get_running_loop().create_future()
@@ -166,10 +231,11 @@ class HttpInbox:
         return Response(status_code=204)
 
     async def _give(self, request: Request) -> Response:
-        allowed, only = self._who(request)
-        point = request.path_params["point"]
-        if not allowed or only not in (None, point):
-            return self._no(401, "unauthorised", "the token is missing or wrong")
+        sender, point = self._who(request), request.path_params["point"]
+        if sender is None or sender.point not in (None, point):
+            return self._unauthorised(request)
+        if not self._admit(request, sender.point):
+            return self._no(429, "too many connections", "this point has too many connections")
         asks = self._asks.setdefault(point, _Asks()) if len(self._asks) < 1 << 16 else self._asks.get(point, _Asks())
         asks.answered(self._number_of(request.query_params.get("after", "")))
         headers = {ASK_HEADER: self._life, "X-Accel-Buffering": "no"}
@@ -195,10 +261,15 @@ class HttpInbox:
         life, _, number = name.partition("-")
         return int(number[:20]) if life == self._life and number.isascii() and number.isdigit() else 0
 
-    def _who(self, request: Request) -> tuple[bool, str | None]:
-        """Whether the sender is authorised, and as which point."""
+    def _unauthorised(self, request: Request) -> Response:
+        self._refused(request)
+        return self._no(401, "unauthorised", "the token is missing or wrong")
+
+    def _who(self, request: Request) -> _Sender | None:
+        """The sender, if it is authorised."""
+        address = "" if request.client is None else request.client.host
         if self._tokens is None:
-            return True, None
+            return _Sender(None, address)
         word, _, given = request.headers.get("authorization", "").partition(" ")
         found: list[str | None] = [
             point
@@ -206,8 +277,8 @@ class HttpInbox:
             if hmac.compare_digest(token.encode(), given.strip().encode(errors="replace"))
         ]
         if word.lower() != "bearer" or not given or not found:
-            return False, None
-        return True, found[0]
+            return None
+        return _Sender(found[0], address if found[0] is None else f"point {found[0]}")
 
     def _second(self, point: str, request: Request) -> Response:
         """Refuse an agent that uses the name of another one that is running; told once for each point."""
@@ -226,6 +297,6 @@ class HttpInbox:
         headers = {"Connection": "close"}
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        if status == 503:
+        if status in (429, 503):
             headers["Retry-After"] = "1"
         return Response(line, status, headers, "text/plain")

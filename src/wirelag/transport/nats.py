@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, peek
 from wirelag.transport import Acknowledge, Address, Refused, Unreachable, pauses, reason
+from wirelag.transport.quotas import Quotas
 
 try:
     import nats.errors
@@ -240,10 +241,17 @@ class NatsInbox:
 
     scheme = "nats"
 
-    def __init__(self, address: Address, again_s: float = _AGAIN_S, name: str = COLLECTOR) -> None:
+    def __init__(
+        self,
+        address: Address,
+        again_s: float = _AGAIN_S,
+        name: str = COLLECTOR,
+        quotas: Quotas | None = None,
+    ) -> None:
         """`name`: of this collector, the same after a restart; only one at a time reads from a broker."""
         self.counts: Counter[str] = Counter()
         self._lease = Lease(name)
+        self._quotas = quotas or Quotas()
         self._address = address
         self._again_s = again_s
         self._line = _Line(address, COLLECTOR)
@@ -256,6 +264,10 @@ class NatsInbox:
             if _of_another(message):
                 self.counts["of another point"] += 1
                 await acknowledge()
+            elif wait_s := self._quotas.wait_s(message.subject.rpartition(".")[2], len(message.data), 0.0):
+                self.counts["waited for its turn"] += 1
+                with suppress(nats.errors.Error):  # the broker keeps it
+                    await message.nak(delay=wait_s)
             else:
                 yield message.data, acknowledge
 

@@ -1,0 +1,74 @@
+"""The collector's log: lines that others can cause.
+
+Law: whatever others do, each thing is said at most once a minute, at most MOST lines of a kind a minute, and what was
+left out is counted and said. A line is one line of printable text with at most LONGEST characters.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+MOST: Final = 20
+EVERY_S: Final = 60.0
+LONGEST: Final = 500
+
+
+def shown(text: str) -> str:
+    r"""Text of others, as the log shows it.
+
+    >>> print(shown("a\nb\x1b[31m"))
+    a\nb\x1b[31m
+    """
+    cut = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in cut)[:LONGEST]
+
+
+@dataclass(slots=True)
+class _Minute:
+    """What was said of one kind since it began."""
+
+    began_s: float
+    said: set[str] = field(default_factory=set)
+    left_out: int = 0
+
+
+class Notices:
+    """Says things on standard error; any thread may call it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._minutes: dict[str, _Minute] = {}  # by kind, of which there are few
+        self._turn = threading.Lock()
+
+    def say(self, kind: str, what: str, line: str) -> None:
+        """Say a line, unless the same thing of this kind, or too many others, were said in this minute."""
+        with self._turn:
+            minute = self._minutes.get(kind)
+            if minute is None or self._clock() - minute.began_s >= EVERY_S:
+                self._end(kind)
+                minute = self._minutes[kind] = _Minute(self._clock())
+            if what in minute.said or len(minute.said) >= MOST:
+                minute.left_out += 1
+                return
+            minute.said.add(what)
+            _print(line)
+
+    def pass_time(self) -> None:
+        """Say how much was left out in minutes that have ended."""
+        with self._turn:
+            for kind in [name for name, one in self._minutes.items() if self._clock() - one.began_s >= EVERY_S]:
+                self._end(kind)
+
+    def _end(self, kind: str) -> None:
+        minute = self._minutes.pop(kind, None)
+        if minute is not None and minute.left_out:
+            _print(f"{kind}: {minute.left_out} more in the last minute")
+
+
+def _print(line: str) -> None:
+    print(f"wirelag: {shown(line)}", file=sys.stderr, flush=True)
