@@ -28,6 +28,7 @@ from wirelag.protocol.messages import (
     ClockReading,
     Message,
     Seen,
+    UnknownVersion,
     check_point,
     decode,
     encode,
@@ -234,7 +235,7 @@ def read(data: bytes, most: int = MOST_BYTES) -> tuple[Message | None, str]:
         return decode(data, most), ""
     except ValueError as error:
         kind, why = type(error), str(error)
-    assert kind is ValueError
+    assert kind in (ValueError, UnknownVersion)
     assert "\n" not in why
     assert 0 < len(why) < 300
     return None, why
@@ -254,7 +255,17 @@ def test_every_truncation_and_every_flipped_bit(name: str) -> None:
 def test_another_version_is_named() -> None:
     data = bytearray(encode(MESSAGES["status"]))
     data[4] = VERSION + 1
-    assert refused(bytes(data)) == "has version 3 of the format, this wirelag reads 2: use the same wirelag"
+    assert refused(bytes(data)) == "has version 3 of the format, this wirelag reads 1 and 2: use the same wirelag"
+
+
+@pytest.mark.parametrize("newer", ["an unknown type", "a clock from nowhere", "an unknown estimator"])
+def test_what_a_newer_version_may_mean_is_told_from_nonsense(newer: str) -> None:
+    with pytest.raises(UnknownVersion):
+        decode(with_opening(OPENINGS[newer]))
+    for nonsense in ("a type that is a list", "terms that are none", "an estimator that is a list", "no parameters"):
+        with pytest.raises(ValueError, match=r"^[a-z]") as caught:
+            decode(with_opening(OPENINGS[nonsense]))
+        assert not isinstance(caught.value, UnknownVersion)
 
 
 def test_trailing_bytes_are_refused() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import os
 import signal
 import subprocess
 import time
@@ -29,15 +30,23 @@ RDA = Rda(buckets=600, tail=200)
 class Running:
     """A collector that listens on its own port."""
 
-    def __init__(self, folder: File, *words: str, port: int = 0, token: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: File,
+        *words: str,
+        port: int = 0,
+        token: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.store, self.token = folder / "store.db", token
         self._command = [*WIRELAG, "collect", "--store", str(self.store), *words]
         self._port = port
+        self._environment = os.environ | dict(environment or {})
         self.log = ""
 
     def __enter__(self) -> Self:
         command = [*self._command, "--listen", f"127.0.0.1:{self._port}"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=self._environment)
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
         assert "collecting at" in line, line + self.process.stderr.read()

@@ -93,7 +93,7 @@ class HostClock:
         """`stated_ns`: a bound stated by the user, used instead of asking."""
         self._stated_ns = stated_ns
         self._told: tuple[ClockReading, int] | None = None  # with its time, on a clock that never steps
-        self._apart_ns = _apart_ns()
+        self._apart_ns = apart_ns()
 
     def ask(self) -> None:
         """Ask the programs that keep the clock."""
@@ -103,8 +103,8 @@ class HostClock:
 
     def reading(self) -> ClockReading:
         """The accuracy of the clock now."""
-        apart_ns = _apart_ns()
-        step_ns, self._apart_ns = abs(apart_ns - self._apart_ns), apart_ns
+        before_ns, self._apart_ns = self._apart_ns, apart_ns()
+        step_ns = abs(self._apart_ns - before_ns)
         found = self.steady()
         if step_ns > STEP_NS:
             return replace(found, synchronised=False, error_ns=found.error_ns + step_ns)
@@ -119,6 +119,19 @@ class HostClock:
         told, told_ns = self._told
         since_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - told_ns
         return replace(told, error_ns=told.error_ns + round(since_ns * DRIFT))
+
+
+class Steps:
+    """Notices that the clock was set; read by one thread."""
+
+    def __init__(self) -> None:
+        self._apart_ns = apart_ns()
+
+    def taken_ns(self) -> int:
+        """By how much the clock was set since the last call; 0 if it was not."""
+        before_ns, self._apart_ns = self._apart_ns, apart_ns()
+        step_ns = self._apart_ns - before_ns
+        return step_ns if abs(step_ns) > STEP_NS else 0
 
 
 def _asked() -> ClockReading | None:
@@ -139,7 +152,7 @@ def _said(program: str, *arguments: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def _apart_ns() -> int:
+def apart_ns() -> int:
     """The difference between the clock and one that never steps, read almost simultaneously."""
     for _ in range(5):
         before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)

@@ -1,11 +1,11 @@
 """Packets of a capture into parts: what this point kept of each interval of each segment. No I/O.
 
 Law: by the clock, every interval gets a part, even without packets, from the one in which the agent started to the one
-in which it ended; time during which it did not run is not covered. Interval k is cut at the first packet of k + 1, or
-when the capture is empty and the clock is `grace` past its end. A later packet counts in the open interval
-(intervals.py), unless the clock itself was set back by more than a second. At delimiters, a part is complete half an
-interval after its end, once no other packet can replace the delimiter. Packets that the capture dropped in an interval
-are unseen in it.
+in which it ended; time during which it did not run is not covered, nor is an interval in which the clock was set, or
+that it skipped: what the other end saw then is not lost. Interval k is cut at the first packet of k + 1, or when the
+capture is empty and the clock is `grace` past its end. A later packet counts in the open interval (intervals.py),
+unless the clock itself was set back by more than a second. At delimiters, a part is complete half an interval after its
+end, once no other packet can replace the delimiter. Packets that the capture dropped in an interval are unseen in it.
 """
 
 from __future__ import annotations
@@ -252,6 +252,7 @@ class ByClock:
         self._interval_ns, self._grace_ns, self._unseen = interval_ns, grace_ns, unseen
         self._began_ns: int | None = None
         self._open = 0
+        self._uncovered = -1  # the last interval that a step of the clock touches
 
     def begin(self, now_ns: int) -> None:
         """The capture sees packets from now on."""
@@ -263,6 +264,11 @@ class ByClock:
             yield from self._cut()
             self.begin(now_ns)
             self._unseen.begin_anew(now_ns)
+            self._uncovered = self._open if self._uncovered >= 0 else -1
+
+    def stepped(self, now_ns: int) -> None:
+        """The clock was set, and is `now_ns`: from the open interval to this one none is covered."""
+        self._uncovered = max(self._open, now_ns // self._interval_ns)
 
     def take(self, packets: PacketBatch) -> Iterator[CutPart]:
         """Add packets, in capture order."""
@@ -296,7 +302,7 @@ class ByClock:
         start_ns = self._open * self._interval_ns
         interval = Interval(start_ns, start_ns + self._interval_ns)
         end_ns = interval.end_ns if until_ns is None else min(until_ns, interval.end_ns)
-        covered_ns = max(0, end_ns - max(start_ns, self._began_ns or 0))
+        covered_ns = 0 if self._open <= self._uncovered else max(0, end_ns - max(start_ns, self._began_ns or 0))
         for stream in self._streams:
             yield stream.part(stream.cut(interval), covered_ns)
 
@@ -381,6 +387,9 @@ class AtPackets:
 
     def begin(self, now_ns: int) -> None:
         """Do nothing: the first interval starts with the first packet."""
+
+    def stepped(self, now_ns: int) -> None:
+        """Do nothing: both ends cut at the same packets, whatever their clocks show."""
 
     def begin_anew(self, now_ns: int) -> Iterator[CutPart]:
         """The clock has stepped back to now: end the open interval."""

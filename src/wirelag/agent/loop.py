@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from wirelag import __version__
-from wirelag.agent.clock import ASK_S, HostClock
+from wirelag.agent.clock import ASK_S, HostClock, Steps
 from wirelag.agent.config import Config
 from wirelag.agent.cutting import CutPart
 from wirelag.agent.history import History
@@ -37,6 +37,7 @@ from wirelag.protocol.terms import records_of
 from wirelag.synopses.reference_summary import by_class, interpolated
 from wirelag.transport import Sender, sender
 from wirelag.transport.outbox import Outbox
+from wirelag.transport.service_manager import watched
 from wirelag.transport.spool import Spool
 from wirelag.twopoint.spans import ALL, Cut
 from wirelag.units import format_duration
@@ -83,7 +84,7 @@ class Agent:
     def __init__(self, config: Config, tell: Callable[[str], None]) -> None:
         """Open everything that may fail; `tell` gets a line whenever something changes."""
         self.config, self.tell = config, tell
-        self.intervals = self.packets = self.unseen = self.lost_parts = 0
+        self.intervals = self.packets = self.unseen = self.lost_parts = self.clock_steps = 0
         self._clock = HostClock(config.clock_error_ns)
         self._clock.ask()
         self._sinks: list[socket.socket] = sink() if config.receive_references else []
@@ -148,8 +149,17 @@ class Agent:
 
     def _capture(self, hand: Callable[[CutPart | None], None]) -> None:
         source, live = self._source, not isinstance(self._source, Replay)
+        steps = Steps()
         try:
             for batch in source:
+                if live and (step_ns := steps.taken_ns()):
+                    self._cutters.stepped(time.time_ns())
+                    self.clock_steps += 1
+                    way = "forward" if step_ns > 0 else "back"
+                    self.tell(
+                        f"the clock was set {way} by {format_duration(abs(step_ns))}: intervals that it skipped or "
+                        f"repeats are not covered"
+                    )
                 dropped = source.statistics.dropped if live else 0
                 now_ns = source.now_ns() if len(batch) else source.quiet_ns
                 for part in self._cutters.take(batch, now_ns, dropped):
@@ -175,12 +185,18 @@ class Agent:
         )
         beside = [
             asyncio.create_task(task)
-            for task in (self._outbox.run(), self._answers(), self._statuses(), self._clocks())
+            for task in (
+                self._outbox.run(),
+                self._answers(),
+                self._statuses(),
+                self._clocks(),
+                watched(thread.is_alive),
+            )
         ]
         for each in beside:
             each.add_done_callback(self._ended)
         self._emitter.start()
-        thread.start()
+        thread.start()  # before any of these tasks runs
         self._greet()
         try:
             await self._ship()
@@ -328,6 +344,8 @@ class Agent:
             "spooled": self._outbox.waiting,
             "spooled_bytes": self._outbox.waiting_bytes,
             "spool_dropped": self._outbox.dropped,
+            "spool_failing": self._outbox.disk_fails,
+            "clock_steps": self.clock_steps,
             "refused": self._outbox.refused,
             "past_intervals": len(self._past),
             "past_bytes": self._past.bytes,

@@ -111,6 +111,11 @@ class Cutters:
             if now_ns >= one.until_ns:
                 yield from self._turned.pop(measured).cuts.end(one.until_ns)
 
+    def stepped(self, now_ns: int) -> None:
+        """The clock was set, and is `now_ns`; called before packets after that are added."""
+        for one in self._all():
+            one.cuts.stepped(now_ns)
+
     def end(self, now_ns: int) -> Iterator[CutPart]:
         """End of input."""
         for one in self._all():

@@ -1,8 +1,9 @@
 """Packets that an agent sends: STAMP reference packets at a bounded rate, and control packets that cut intervals.
 
 Law: a stream has one reference per `every`, never more than its share of the link's bytes (injection.py); one that was
-due while the host was busy is skipped, not sent late in a burst. Each states the error of its time (STAMP's error
-estimate): the clock's error, plus the time that the host takes to send one.
+due while the host was busy is skipped, not sent late in a burst. They are due by the clock, but if it is set, in
+whatever direction, packets go on: rates go by a clock that is never set. Each states the error of its time (STAMP's
+error estimate): the clock's error, plus the time that the host takes to send one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
 
+from wirelag.agent.clock import Steps
 from wirelag.agent.config import Reference
 from wirelag.errors import WirelagError
 from wirelag.packets.injection import Injector
@@ -58,7 +60,7 @@ class _References:
         """Send one, if one is due and the share allows it."""
         if not self.opened:
             self.open()
-        due = sum(1 for _ in self.injector.due(now_ns)) > 0
+        due = sum(1 for _ in self.injector.due(time.monotonic_ns())) > 0
         if due:
             by = self.opened[self.sequence % len(self.opened)]
             estimate, to = self._estimate(now_ns), (self.stream.to, PORT)
@@ -128,6 +130,7 @@ class Emitter:
         self._senders: dict[int, _References | _Control] = {}
         self._turned: dict[Reference, int] = {}  # streams started by `turn`
         self._due: list[tuple[int, int]] = []  # time and sender: a heap
+        self._steps = Steps()
         self._number = 0
         for stream in references:
             sender = self._stream(stream)
@@ -174,7 +177,7 @@ class Emitter:
 
     def _stream(self, stream: Reference) -> _References:
         injector = Injector(stream.injection)
-        injector.packet(time.time_ns(), 0)  # time counts from here on
+        injector.packet(time.monotonic_ns(), 0)  # time counts from here on
         return _References(stream, injector, [], self._clock)
 
     def _add(self, sender: _References | _Control) -> int:
@@ -195,6 +198,7 @@ class Emitter:
     def _run(self) -> None:
         with self._changed:
             while not self._ended:
+                self._notice_step()
                 left_ns = self._due[0][0] - time.time_ns() if self._due else None
                 if left_ns is None or left_ns > 0:
                     self._changed.wait(None if left_ns is None else left_ns / 1e9)
@@ -208,6 +212,13 @@ class Emitter:
                     continue
                 self._send(number, sender, now_ns)
                 heapq.heappush(self._due, (_next_ns(time.time_ns(), sender), number))
+
+    def _notice_step(self) -> None:
+        """If the clock was set, what is due is due by the new time."""
+        if self._steps.taken_ns():
+            now_ns = time.time_ns()
+            self._due = [(_next_ns(now_ns, self._senders[n]), n) for _, n in self._due if n in self._senders]
+            heapq.heapify(self._due)
 
     def _send(self, number: int, sender: _References | _Control, now_ns: int) -> None:
         try:

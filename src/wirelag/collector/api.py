@@ -52,6 +52,8 @@ class Api:
         return [
             Route("/openapi.json", self._document),
             Route("/metrics", self._metrics),
+            Route("/-/healthy", self._healthy),
+            Route("/-/ready", self._ready),
             *(
                 Route(f"/api/v1/{name}", self._checked(f"/api/v1/{name}", handler))
                 for name, handler in (
@@ -81,6 +83,9 @@ class Api:
             return await answer
         except WirelagError as error:
             return wrong(404, str(error))
+        except self._of.store.errors as error:
+            self._of.doubt(error)
+            return wrong(503, "the collector cannot read its store now; its log says why")
         except Exception as error:  # lose one response rather than the collector
             self._of.counted["internal errors"] += 1
             print(f"wirelag: {path} failed ({type(error).__name__}: {error}); please report it", file=sys.stderr)
@@ -89,13 +94,23 @@ class Api:
     async def _document(self, request: Request) -> Response:
         return JSONResponse(document())
 
+    async def _healthy(self, request: Request) -> Response:
+        health = self._of.health
+        return Response(health.text(), 200 if health.healthy else 503, media_type="text/plain")
+
+    async def _ready(self, request: Request) -> Response:
+        health = self._of.health
+        return Response(health.text(), 200 if health.ready else 503, media_type="text/plain")
+
     async def _metrics(self, request: Request) -> Response:
         return await self._safely("/metrics", self._exposition())
 
     async def _exposition(self) -> Response:
         agents, counted = self._of.agents.all(self._of.clock()), self.counted()
         # With many segments and points it takes tenths of a second: messages must not wait for it.
-        text, kind = await asyncio.to_thread(self._of.metrics.text, agents, counted, self._of.store.file_bytes)
+        text, kind = await asyncio.to_thread(
+            self._of.metrics.text, agents, counted, self._of.store.file_bytes, self._of.health.problems
+        )
         return Response(text, media_type=kind)
 
     def counted(self) -> dict[str, int]:

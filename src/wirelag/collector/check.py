@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from wirelag.collector.following import Follow, called, pointed
 from wirelag.collector.serve import encryption, listening
 from wirelag.collector.settings import Settings
-from wirelag.collector.sqlite import SqliteStore
+from wirelag.collector.sqlite_file import VERSION, version_of
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS
 from wirelag.network.topology import Topology, read_topology
 from wirelag.units import format_duration
@@ -30,7 +29,7 @@ def told(settings: Settings) -> Iterator[str]:
 
         yield f"also receives messages from {settings.nats.shown}"
         if (wrong := asyncio.run(problem(settings.nats))) is not None:
-            yield f"  which fails now: {wrong}"
+            yield f"  {wrong}"
     if settings.ends:
         yield f"measures {len(settings.ends)} segments:"
         for one in settings.ends:
@@ -42,10 +41,11 @@ def told(settings: Settings) -> Iterator[str]:
         yield f"sums paths over {len(net.routers)} routers of {settings.topology}"
         if settings.follow is not None:
             yield from _followed(settings.follow, net)
-    there = Path(settings.store).exists()
-    if there:
-        SqliteStore(settings.store).close()
-    yield f"keeps results in {settings.store} ({'existing' if there else 'new'})"
+    version = version_of(settings.store)
+    yield f"keeps results in {settings.store} ({'new' if version is None else 'existing'})"
+    if version not in (None, VERSION):
+        copy = f"{settings.store}.version{version}"
+        yield f"  which has version {version}: the start copies it to {copy}, and brings it to version {VERSION}"
     keep = settings.retention
     ages = (("intervals", keep.single_ns), ("minutes", keep.minutes_ns), ("hours", keep.hours_ns))
     yield "  " + ", ".join(f"{name} for {format_duration(age)}" for name, age in ages)

@@ -19,16 +19,22 @@ class Behind:
     """Watches the times of points; `steady_ns` is a clock that is never set."""
 
     def __init__(self) -> None:
-        self._heard: dict[str, tuple[int, bool]] = {}  # by point: time, and whether it was ahead
+        # By point: when it was heard, and when it last sent something that was not ahead.
+        self._heard: dict[str, tuple[int, int | None]] = {}
 
-    def is_behind(self, message: Message, now_ns: int, steady_ns: int) -> bool:
-        """Whether a message is ahead of this host's clock and that clock is wrong."""
+    def is_behind(self, message: Message, now_ns: int, steady_ns: int) -> bool | None:
+        """Whether a message is ahead of this host's clock and that clock is wrong; None if it shows nothing of clocks.
+
+        A point is ahead if all that it has sent lately is: one message of a clock that was wrong may have waited on
+        its disk.
+        """
         end_ns = message.interval.end_ns
-        if end_ns < now_ns - LATELY_NS:  # it waited on disk, and shows nothing about clocks
-            return False
+        if end_ns < now_ns - LATELY_NS:  # it waited on disk
+            return None
         ahead = end_ns > now_ns + AHEAD_NS
-        self._heard.pop(message.point, None)
-        self._heard[message.point] = steady_ns, ahead
+        _, right_ns = self._heard.pop(message.point, (0, None))
+        self._heard[message.point] = steady_ns, right_ns if ahead else steady_ns
         while len(self._heard) > MOST_POINTS:
             del self._heard[next(iter(self._heard))]
-        return ahead and all(was for heard_ns, was in self._heard.values() if steady_ns - heard_ns < LATELY_NS)
+        lately = [right_ns for heard_ns, right_ns in self._heard.values() if steady_ns - heard_ns < LATELY_NS]
+        return ahead and all(right_ns is None or steady_ns - right_ns >= LATELY_NS for right_ns in lately)

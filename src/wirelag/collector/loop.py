@@ -21,13 +21,14 @@ from typing import Any, Final
 from wirelag.collector.agents import Agents
 from wirelag.collector.clock_check import Behind
 from wirelag.collector.following import Follow, Following, TopologyChange
+from wirelag.collector.health import Health
 from wirelag.collector.metrics import Metrics
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.network.topology import Topology
 from wirelag.packets.intervals import Interval
-from wirelag.protocol.messages import Message, decode, encode
+from wirelag.protocol.messages import Message, UnknownVersion, decode, encode
 from wirelag.protocol.results import Ask, Done, Outcome, Rank, Result
 from wirelag.protocol.session import LINGER_NS, Rounds
 from wirelag.protocol.terms import Terms
@@ -37,7 +38,8 @@ from wirelag.units import format_duration
 BATCH: Final = 256  # messages per commit
 NEAR: Final = 4  # intervals on both sides that may contain the other halves of those cut by packets
 TICK_S: Final = 1.0
-PRUNE_NS: Final = 600 * 10**9
+PRUNE_S: Final = 600.0
+RESCUE_S: Final = 60.0  # between two attempts to rescue a damaged store
 MOST_LISTENERS: Final = 256
 MOST_ASKS: Final = 1024  # asks waiting for an inbox; the oldest are dropped
 MOST_UNHEARD: Final = 256  # results waiting for a listener
@@ -79,6 +81,7 @@ class Collector:
         self.following = None if follow is None else Following(follow)
         self.agents, self.metrics = Agents(store.agents()), Metrics()
         self.counted: Counter[str] = Counter()
+        self.health = Health()
         self.inboxes: list[Inbox] = []
         self.latest: dict[str, Kept] = {}  # by segment
         self.settled: dict[str, Kept] = {}
@@ -95,8 +98,13 @@ class Collector:
         self._began_ns = clock()
         self._terms: dict[str, Terms] = {}  # terms of points that follow
         self._unsaved: list[Result] = []
-        self._pruned_ns = 0
-        self._disk_full = False
+        self._trimmed_s = 0.0  # when `latest` and `settled` were, by a clock that is never set
+        self._pruner = ThreadPoolExecutor(1, "pruning")
+        self._resumed = False
+        self._doubt: Exception | None = None  # an error that may mean damage
+        self._rescued_s: float | None = None
+        if store.rescued is not None:
+            print(f"wirelag: {store.rescued}", file=sys.stderr, flush=True)
 
     async def run(self, inboxes: list[Inbox], read: Callable[[], Topology] | None = None) -> None:
         """Run until cancelled. `read` returns the current topology, if it is followed."""
@@ -110,6 +118,7 @@ class Collector:
             for inbox, asked in self._asked:
                 group.create_task(self._ask(inbox, asked))
             group.create_task(self._tick())
+            group.create_task(self._prune())
             if read is not None:
                 group.create_task(self._follow(read))
 
@@ -119,6 +128,7 @@ class Collector:
             self._dismiss(listener)
         await self._in_worker(self.store.close)
         self._worker.shutdown()
+        self._pruner.shutdown()
 
     async def listen(self) -> AsyncIterator[News]:
         """Results and changes of the network as they come; ends if a listener does not keep up, or too many listen."""
@@ -177,6 +187,11 @@ class Collector:
             if found is not None:
                 self._tell(found)
 
+    async def _prune(self) -> None:
+        while True:
+            await self._loop.run_in_executor(self._pruner, self._prune_now)
+            await asyncio.sleep(PRUNE_S)
+
     async def _follow(self, read: Callable[[], Topology]) -> None:
         following = self.following
         assert following is not None
@@ -231,15 +246,45 @@ class Collector:
             with suppress(*self.store.errors):
                 self.store.rollback()
             self.counted["store failed"] += 1
-            if not self._disk_full:
-                print(
-                    f"wirelag: {self.store.path}: cannot write ({error}); agents keep their messages", file=sys.stderr
-                )
-            self._disk_full = True
+            self._doubt = error
+            if not self._rescue():
+                self._store_problem(error)
             return None
-        self._unsaved, self._disk_full = [], False
+        self._unsaved = []
+        self._store_problem(None)
         self._count(kept)
         return [Said(one.result.segment, one.report) for one in kept if one.taken]
+
+    def _store_problem(self, error: Exception | None) -> None:
+        path = self.store.path
+        problem = None if error is None else f"{path}: cannot write ({error}); agents keep their messages"
+        self.health.note("store", problem, f"{path}: can be written again")
+
+    def _rescue(self) -> bool:
+        """Go on with what can be read, if the last error means damage; not all the time."""
+        error, self._doubt, now_s = self._doubt, None, time.monotonic()
+        if error is None or (self._rescued_s is not None and now_s - self._rescued_s < RESCUE_S):
+            return False
+        try:
+            self.health.long_work = True
+            done = self.store.rescue(error)
+        except Exception as problem:
+            self._rescued_s = now_s
+            print(f"wirelag: {self.store.path}: cannot be rescued now ({problem})", file=sys.stderr, flush=True)
+            return False
+        finally:
+            self.health.works()
+            self.health.long_work = False
+        if done is None:
+            return False
+        self._rescued_s = now_s
+        self.counted["store rescued"] += 1
+        print(f"wirelag: {done}", file=sys.stderr, flush=True)
+        return True
+
+    def doubt(self, error: Exception) -> None:
+        """Note an error of reading: if it means damage, the worker rescues the store."""
+        self._doubt = error
 
     def _ask_for(self, asks: list[Message]) -> None:
         for ask in asks:
@@ -343,6 +388,16 @@ class Collector:
         self.counted["bytes"] += len(data)
         try:
             message = decode(data)
+        except UnknownVersion as error:
+            if not self.counted["of an unknown version"]:
+                print(
+                    f"wirelag: a message {error}; its sender keeps it until this wirelag is upgraded",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            self.counted["of an unknown version"] += 1
+            self._left.add(place)
+            return []
         except ValueError:
             self.counted["garbage"] += 1
             return []
@@ -378,18 +433,17 @@ class Collector:
 
     def _is_behind(self, message: Message, now_ns: int) -> bool:
         """Whether this host's clock is wrong, not the point's: all points are ahead of it."""
-        if not self._behind.is_behind(message, now_ns, time.monotonic_ns()):
+        behind = self._behind.is_behind(message, now_ns, time.monotonic_ns())
+        if behind is None:
             return False
-        if not self.counted["clock is behind"]:
-            ahead = format_duration(message.interval.end_ns - now_ns)
-            print(
-                f"wirelag: the clock of this host is behind: {message.point} is {ahead} ahead of it, and so are "
-                f"all others; agents keep their messages until it is right",
-                file=sys.stderr,
-                flush=True,
-            )
-        self.counted["clock is behind"] += 1
-        return True
+        ahead = format_duration(message.interval.end_ns - now_ns)
+        problem = (
+            f"the clock of this host is behind: {message.point} is {ahead} ahead of it, and so are all others; agents "
+            f"keep their messages until it is right"
+        )
+        self.health.note("clock", problem if behind else None, "the clock of this host is right again")
+        self.counted["clock is behind"] += behind
+        return behind
 
     def _into_rounds(self, message: Message, now_ns: int) -> list[Outcome]:
         try:
@@ -412,7 +466,9 @@ class Collector:
             kept = [] if newest_ns is None else list(self.store.messages_since(newest_ns - 2 * LINGER_NS))
             return [outcome for data in kept for outcome in self._again(data, now_ns)]
 
-        return self._kept(work)
+        found = self._kept(work)
+        self._resumed = found is not None
+        return found
 
     def _pass_time(self) -> list[Said] | None:
         def work(now_ns: int) -> list[Outcome]:
@@ -420,15 +476,37 @@ class Collector:
             self.store.sum_up(now_ns)
             return outcomes
 
+        self._rescue()
+        if not self._resumed and self._resume() is None:  # the store failed at the start
+            return None
         found = self._kept(work)
-        if found is not None and abs(self.clock() - self._pruned_ns) > PRUNE_NS:
-            self._pruned_ns = self.clock()
+        self.health.works()
+        if time.monotonic() - self._trimmed_s > PRUNE_S:
+            self._trimmed_s = time.monotonic()
             names = {one.segment for one in self.rounds.segments}
             self.latest = {name: one for name, one in self.latest.items() if name in names}
             self.settled = {name: one for name, one in self.settled.items() if name in names}
-            with suppress(*self.store.errors):
-                self.store.begin()
-                self.store.prune(self.clock())
-                self.store.commit()
-                self.store.shrink()
         return found
+
+    # ---- in a thread of its own ----
+
+    def _prune_now(self) -> None:
+        path = self.store.path
+        try:
+            done = self.store.prune(self.clock())
+        except self.store.errors as error:
+            self.counted["pruning failed"] += 1
+            self._doubt = error
+            self.health.note("pruning", f"{path}: cannot delete what is old ({error})", "")
+            return
+        self.counted["messages deleted for room"] += done.messages
+        self.counted["results deleted for room"] += done.results
+        gone = " and ".join(
+            f"{count:,} {what}"
+            for count, what in ((done.messages, "messages that waited for their other half"), (done.results, "results"))
+            if count
+        )
+        problem = f"{path}: is full: {gone} were deleted before their time; raise retain.size" if gone else None
+        self.health.note("room", problem, f"{path}: has room again")
+        problem = None if done.problem is None else f"{path}: {done.problem}"
+        self.health.note("pruning", problem, f"{path}: what is old is deleted again")

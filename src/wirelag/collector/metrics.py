@@ -8,14 +8,16 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from wirelag.collector.health import KINDS
 from wirelag.collector.tally import Tally
 from wirelag.packets.intervals import Interval
+from wirelag.protocol.loss import APART
 from wirelag.protocol.results import Rank, Result
 from wirelag.protocol.session import LINGER_NS
 from wirelag.stats.distribution import MIDDLES_NS
@@ -117,8 +119,7 @@ class Metrics:
                 bound_ns += tally.clock_error_ns
                 sums.ci95_ns = mean_ns - bound_ns, mean_ns + bound_ns
             if not counted:
-                outcome = "measured" if tally.moments.used else "empty" if tally.comparable else "incomparable"
-                sums.counts[outcome] += 1
+                sums.counts[_outcome(tally)] += 1
             for name in ("sent", "received", "loss_sent", "lost", "unseen_up", "unseen_down"):
                 sums.counts[name] += getattr(tally, name)
             if tally.counts_sent:
@@ -143,12 +144,14 @@ class Metrics:
 
     # ---- exposition ----
 
-    def text(self, agents: list[dict[str, Any]], counted: Mapping[str, int], store_bytes: int) -> tuple[bytes, str]:
-        """The exposition and its media type."""
+    def text(
+        self, agents: list[dict[str, Any]], counted: Mapping[str, int], store_bytes: int, problems: Iterable[str] = ()
+    ) -> tuple[bytes, str]:
+        """The exposition and its media type; `problems`: those of the collector (health.py)."""
         from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
         from prometheus_client.registry import Collector
 
-        families = [*self._of_segments(), *_of_agents(agents), *self._of_itself(counted, store_bytes)]
+        families = [*self._of_segments(), *_of_agents(agents), *self._of_itself(counted, store_bytes, set(problems))]
 
         class Fixed(Collector):
             def collect(self) -> Iterator[Metric]:
@@ -202,7 +205,7 @@ class Metrics:
         )
         intervals = CounterMetricFamily(
             "wirelag_intervals",
-            "Intervals: measured, empty, incomparable, or unseen by a point.",
+            "Intervals: measured, empty, disjoint (no packet in common), incomparable, or unseen by a point.",
             labels=["segment", "outcome"],
         )
         error = GaugeMetricFamily(
@@ -231,7 +234,7 @@ class Metrics:
                         family.add_metric([name], sums.lost if what == "lost" else sums.counts[what])
                 for side in ("up", "down"):
                     unseen.add_metric([name, f"{side}stream"], sums.counts[f"unseen_{side}"])
-                for outcome in ("measured", "empty", "incomparable", "unseen"):
+                for outcome in ("measured", "empty", "disjoint", "incomparable", "unseen"):
                     intervals.add_metric([name, outcome], sums.counts[outcome])
                 error.add_metric([name], sums.error_ns / 1e9)
                 synchronised.add_metric([name], float(sums.synchronised))
@@ -240,7 +243,7 @@ class Metrics:
         of_packets = [delay, interpolated, *counters.values(), *order.values(), judged, unseen, *references.values()]
         return [*of_packets, intervals, error, synchronised, ci95]
 
-    def _of_itself(self, counted: Mapping[str, int], store_bytes: int) -> list[Metric]:
+    def _of_itself(self, counted: Mapping[str, int], store_bytes: int, problems: set[str]) -> list[Metric]:
         from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         ready = HistogramMetricFamily(
@@ -249,6 +252,9 @@ class Metrics:
         with self._lock:
             for stage, (counts, seconds) in self._ready.items():
                 ready.add_metric([stage], _cumulative(READY, counts), seconds[0])
+        wrong = GaugeMetricFamily("wirelag_problem", "Whether the collector has this problem now.", labels=["what"])
+        for what in KINDS:
+            wrong.add_metric([what], float(what in problems))
         messages = CounterMetricFamily("wirelag_messages", "Messages by outcome.", labels=["outcome"])
         size = CounterMetricFamily("wirelag_message_bytes", "Control traffic.", labels=["direction"])
         for outcome, count in sorted(counted.items()):
@@ -260,6 +266,7 @@ class Metrics:
             ready,
             messages,
             size,
+            wrong,
             GaugeMetricFamily("wirelag_store_bytes", "Size of the store.", value=store_bytes),
         ]
 
@@ -280,6 +287,9 @@ def _of_agents(agents: list[dict[str, Any]]) -> list[Metric]:
             "End of the last interval that it reported.", lambda one: one["last_interval"],
         ),
         "wirelag_agent_spool_bytes": ("Bytes waiting on its disk.", lambda one: one["says"].get("spooled_bytes")),
+        "wirelag_agent_spool_failing": (
+            "Whether its spool cannot be written.", lambda one: one["says"].get("spool_failing"),
+        ),
         "wirelag_agent_spool_messages": ("Messages waiting on its disk.", lambda one: one["says"].get("spooled")),
     }  # fmt: skip
     counters: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
@@ -289,6 +299,9 @@ def _of_agents(agents: list[dict[str, Any]]) -> list[Metric]:
         "wirelag_agent_message_bytes": ("Their size.", lambda one: one["bytes"]),
         "wirelag_agent_messages_dropped": (
             "Messages dropped since its start: spool full, or refused.", _given_up,
+        ),
+        "wirelag_agent_clock_steps": (
+            "How often its clock was set since its start.", lambda one: one["says"].get("clock_steps"),
         ),
         "wirelag_agent_intervals_lost": (
             "Intervals dropped since its start: the disk failed.", lambda one: one["says"].get("lost_parts"),
@@ -310,6 +323,12 @@ def _of_agents(agents: list[dict[str, Any]]) -> list[Metric]:
             counter.add_metric([OTHER], sum(_number(value(one)) or 0.0 for one in agents[MOST_POINTS:]))
         families.append(counter)
     return families
+
+
+def _outcome(tally: Tally) -> str:
+    if tally.reason == APART:
+        return "disjoint"
+    return "measured" if tally.moments.used else "empty" if tally.comparable else "incomparable"
 
 
 def _number(value: Any) -> float | None:

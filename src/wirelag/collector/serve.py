@@ -19,7 +19,7 @@ import ssl
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from html import escape
 from importlib import resources
@@ -43,6 +43,8 @@ try:
     from wirelag.collector.following import pointed
     from wirelag.collector.loop import Collector
     from wirelag.collector.sqlite import SqliteStore
+    from wirelag.collector.sqlite_file import passes
+    from wirelag.collector.store import StoreUnavailable
     from wirelag.transport.http_inbox import HttpInbox
 except ImportError:
     raise MissingExtraError("wirelag collect") from None
@@ -51,6 +53,7 @@ from wirelag.network.topology import read_topology
 from wirelag.protocol.session import Rounds
 from wirelag.render.html.frame import asset
 from wirelag.transport import Inbox, loopback
+from wirelag.transport.service_manager import notify, watched
 
 SESSION_S: Final = 12 * 3600.0
 MOST_SESSIONS: Final = 1000
@@ -59,6 +62,7 @@ LOGIN_S: Final = 10.0
 COOKIE: Final = "wirelag"
 MOST_CONNECTIONS: Final = 4096
 ENDING_S: Final = 3
+AGAIN_S: Final = 2.0  # between two attempts to open the store
 HEADERS: Final = (
     (b"content-security-policy", b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
      b"frame-ancestors 'none'; form-action 'self'; base-uri 'none'"),
@@ -103,7 +107,7 @@ class Guard:
                 return None
             return wrong(403, "this collector has no token: it serves loopback only")
         path = request.scope["path"]  # as routes see it; `url` is made from what the client calls this host
-        if path.startswith("/v1/"):  # messages have tokens of their own
+        if path.startswith("/v1/") or path in ("/-/healthy", "/-/ready"):  # messages have tokens of their own
             return None
         if path == "/login" and request.method == "POST":
             return await self._login(request)
@@ -209,7 +213,8 @@ def alone(store: str) -> Iterator[None]:
     try:
         file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as error:
-        raise WirelagError(f"{path}: cannot be written ({error.strerror}); name another store with --store") from None
+        kind = StoreUnavailable if passes(error, path) else WirelagError
+        raise kind(f"{path}: cannot be written ({error.strerror}); name another store with --store") from None
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -218,8 +223,9 @@ def alone(store: str) -> Iterator[None]:
             raise WirelagError(
                 f"{store}: another collector (process {who}) writes to it; stop it, or name another store with --store"
             ) from None
-        os.truncate(file, 0)
-        os.write(file, str(os.getpid()).encode())
+        with suppress(OSError):  # the disk is full: the lock holds all the same
+            os.truncate(file, 0)
+            os.write(file, str(os.getpid()).encode())
         yield
     finally:
         os.close(file)
@@ -241,13 +247,65 @@ def encryption(settings: Settings) -> ssl.SSLContext | None:
 
 async def serve(settings: Settings) -> None:
     """Collect until stopped (SIGINT, SIGTERM)."""
-    with alone(settings.store):
-        await _serve(settings)
-
-
-async def _serve(settings: Settings) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
     context = encryption(settings)
-    store = SqliteStore(settings.store, settings.retention)
+    with listening(settings) as sock, ExitStack() as stack:
+        store = await _opened(settings, stack, sock, context, ended)
+        if store is not None:
+            await _serve(settings, store, sock, context, ended)
+
+
+async def _opened(
+    settings: Settings, stack: ExitStack, sock: socket.socket, context: ssl.SSLContext | None, ended: asyncio.Event
+) -> SqliteStore | None:
+    """The store; while the disk is full or read-only, all requests get 503 and agents keep their messages."""
+    said, waiting = "", None
+    try:
+        while not ended.is_set():
+            try:
+                stack.enter_context(alone(settings.store))
+                return await asyncio.to_thread(SqliteStore, settings.store, settings.retention)
+            except StoreUnavailable as error:
+                stack.close()
+                if said != str(error):
+                    said = str(error)
+                    print(f"wirelag: {said}; agents keep their messages", file=sys.stderr, flush=True)
+            if waiting is None:
+                waiting = _server(_not_yet, context)
+                serving = asyncio.create_task(waiting.serve([sock.dup()]))
+                notify("READY=1")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), AGAIN_S)
+        return None
+    finally:
+        if waiting is not None:
+            waiting.should_exit = True
+            await serving
+
+
+async def _not_yet(scope: Scope, receive: Receive, send: Send) -> None:
+    """The application while there is no store: alive, but not ready."""
+    alive = scope["path"] == "/-/healthy"
+    said = "store: it cannot be opened: agents keep their messages\n"
+    headers = {"Retry-After": "1", "Connection": "close"}
+    await Response(said, 200 if alive else 503, headers, "text/plain")(scope, receive, send)
+
+
+def _server(app: ASGIApp, context: ssl.SSLContext | None) -> _Server:
+    config = uvicorn.Config(
+        app, log_level="error", access_log=False, lifespan="off", http="h11", ws="none", server_header=False,
+        date_header=False, limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=ENDING_S,
+    )  # fmt: skip
+    config.load()
+    config.ssl = context
+    return _Server(config)
+
+
+async def _serve(
+    settings: Settings, store: SqliteStore, sock: socket.socket, context: ssl.SSLContext | None, ended: asyncio.Event
+) -> None:
     rounds = Rounds(settings.ends, named_by_agents=not settings.ends or settings.follow is not None)
     collector = Collector(rounds, store, follow=settings.follow)
     following = None
@@ -259,23 +317,15 @@ async def _serve(settings: Settings) -> None:
     if settings.nats is not None:
         from wirelag.transport.nats import NatsInbox
 
-        inboxes.append(NatsInbox(settings.nats))
+        name = f"{socket.gethostname()}:{os.path.realpath(settings.store)}"
+        inboxes.append(NatsInbox(settings.nats, name=name))
     app = application(collector, settings, inbox)
-    sock = listening(settings)
-    config = uvicorn.Config(
-        app, log_level="error", access_log=False, lifespan="off", http="h11", ws="none", server_header=False,
-        date_header=False, limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=ENDING_S,
-    )  # fmt: skip
-    config.load()
-    config.ssl = context
-    server = _Server(config)
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    server = _server(app, context)
     working = asyncio.create_task(collector.run(inboxes, following))
     serving = asyncio.create_task(server.serve([sock]))
     closing = asyncio.create_task(close_idle(server, collector.counted))
     waiting = asyncio.create_task(ended.wait())
+    watching = asyncio.create_task(watched(lambda: collector.health.healthy))
     scheme = "http" if context is None else "https"
     host, port = sock.getsockname()[:2]
     print(
@@ -298,3 +348,4 @@ async def _serve(settings: Settings) -> None:
         await serving
         waiting.cancel()
         closing.cancel()
+        watching.cancel()

@@ -81,7 +81,7 @@ SCHEMA: Final = Schema((
     Key("retain.minutes", duration("0s"), "60d", "how long to keep sums of a minute", "--retain"),
     Key("retain.hours", duration("0s"), "2y", "how long to keep sums of an hour", "--retain"),
     Key("retain.messages", duration("0s"), "1d", "how long to keep messages without their counterpart", "--retain"),
-    Key("retain.size", size("0B"), "10GiB", "size limit; beyond it the oldest single intervals go", "--retain"),
+    Key("retain.size", size("0B"), "10GiB", "size limit; beyond it waiting messages go, then old results", "--retain"),
 ))
 # fmt: on
 

@@ -1,56 +1,45 @@
-"""The store in SQLite, in WAL mode.
+"""The store in SQLite, in WAL mode (sqlite_file.py has the tables, pruning.py deletes).
 
-One process writes; others may read the file at the same time. When a part changes, its sum is rebuilt from all
-parts. Columns that came later have a default, so that older files stay readable.
+One process writes; others may read the file at the same time. When a part changes, its sum is rebuilt from all parts.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, SECOND_NS, SUMMED, Put, Retention, Row
+from wirelag.collector.pruning import Pruner, used_bytes
+from wirelag.collector.sqlite_file import (
+    COLUMNS,
+    LATER,
+    MOMENTS,
+    SINGLE,
+    TEXTS,
+    cannot_open,
+    connected,
+    is_damage,
+    opened,
+    rescue,
+)
+from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, SUMMED, Pruned, Put, Retention, Row
 from wirelag.collector.tally import Tally
-from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.results import Rank
 from wirelag.stats.moments import Moments
 
 LATE_NS: Final = 5 * SECOND_NS  # a minute is summed this long after its end
-VERSION: Final = 1
 MOST_CLASSES: Final = 1 << 16  # classes of all segments; more are not kept
 MOST_OF_ONE: Final = 1 << 13  # classes of one segment, so that it cannot use up the others'
 
-_SINGLE: Final = (
-    "estimator", "intervals", "missed", "covered_ns", "sent", "received", "loss_sent", "lost", "lost_low", "lost_high",
-    "reordered", "duplicated", "unseen_up", "unseen_down", "clock_error_ns", "unsynchronised", "min_ns", "max_ns",
-    "samples", "squares", "negative", "reason",
-)  # fmt: skip
-_TEXTS: Final = {"estimator", "reason"}
-_MOMENTS: Final = tuple(one.name for one in fields(Moments))
-# Columns that older files lack.
-_LATER: Final = ("references_received", "references_lost", "checked", "overtaken")
-_COLUMNS: Final = (*_SINGLE, *_MOMENTS, "bins", *_LATER)
-_SCHEMA: Final = f"""
-create table if not exists series (id integer primary key, segment text not null, class text not null,
-    unique (segment, class));
-create table if not exists results (series integer not null, length_ns integer not null, start_ns integer not null,
-    rank integer not null, {", ".join(_COLUMNS)}, primary key (series, length_ns, start_ns)) without rowid;
-create table if not exists stale (length_ns integer not null, start_ns integer not null, series integer not null,
-    primary key (length_ns, start_ns, series)) without rowid;
-create table if not exists messages (key text primary key, point text not null, start_ns integer not null,
-    arrived_ns integer not null, body blob not null) without rowid;
-create index if not exists messages_by_place on messages (start_ns, point);
-create table if not exists agents (point text primary key, said text not null) without rowid;
-"""
-_CHANGES: Final = """create table if not exists changes (at_ns integer primary key, said text not null)"""
+_PUT: Final = (
+    f"insert or replace into results (series, length_ns, start_ns, rank, {', '.join(COLUMNS)}) "
+    f"values ({', '.join('?' * (4 + len(COLUMNS)))})"
+)
 
 
 class SqliteStore:
@@ -61,66 +50,86 @@ class SqliteStore:
     def __init__(self, path: str, retention: Retention | None = None) -> None:
         self.path, self._keep = path, retention or Retention()
         self._series: dict[tuple[str, str], int] = {}
+        self._classes: Counter[str] = Counter()
         self.beyond = 0  # results of classes beyond the limit
         self._reading = threading.Lock()
+        self._turn = threading.Lock()  # of those who write: the collector, and who deletes
+        self._pruning = threading.Lock()
+        self._began = False
+        self.rescued: str | None = None  # what was done about a damaged file at the start
         self.failed: Callable[[str, Exception], None] = _raise  # called for a sum that fails
         try:
-            if not Path(path).exists():
-                os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
-            self._base = self._open()
-            self._read_base = self._open()
-            self._classes = self._count_classes()
+            self._connect()
+            self._forget_series()
         except self.errors as error:
-            raise WirelagError(
-                f"{path}: cannot open it as the collector's store ({error}); name another file"
-            ) from None
+            self.rescued = self.rescue(error)
+            if self.rescued is None:
+                raise cannot_open(path, error) from None
 
-    def _open(self) -> sqlite3.Connection:
-        base = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=10.0)
-        (version,) = base.execute("pragma user_version").fetchone()
-        if version not in (0, VERSION):
-            raise WirelagError(
-                f"{self.path}: has store version {version}, this wirelag writes {VERSION}; name another file"
-            )
-        if version == 0:
-            if base.execute("select count(*) from sqlite_master").fetchone()[0]:
-                raise WirelagError(f"{self.path}: not a database of wirelag; name another file")
-            base.execute("pragma auto_vacuum = incremental")
-            base.executescript(f"pragma journal_mode = wal; begin; {_SCHEMA} pragma user_version = {VERSION}; commit;")
-        base.execute(_CHANGES)
-        there = {row[1] for row in base.execute("pragma table_info(results)")}
-        for name in _LATER:
-            if name not in there:
-                base.execute(f"alter table results add column {name} default 0")
-        base.execute("pragma synchronous = full")
-        base.execute("pragma journal_size_limit = 67108864")
-        return base
+    def _connect(self) -> None:
+        self._base = opened(self.path)
+        self._read_base = connected(self.path)
+        self._pruner = Pruner(connected(self.path), self._turn, self._keep, self._forget_series)
 
     def close(self) -> None:
         """Close the file."""
-        self._read_base.close()
-        self._base.close()
+        self._pruner.ended = True
+        self._pruner.base.interrupt()
+        with self._pruning, self._turn, self._reading:
+            for base in (self._pruner.base, self._read_base, self._base):
+                base.close()
+
+    def rescue(self, error: Exception) -> str | None:
+        """Set a damaged file aside, and go on with a new one that has every row that could be read."""
+        if not is_damage(error):
+            return None
+        self.close()
+        with self._reading:
+            try:
+                aside, saved = rescue(self.path)
+            finally:
+                self._connect()
+            self._forget_series()
+        rows = ", ".join(f"{count:,} {table}" for table, count in saved.items() if count)
+        return f"{self.path}: was damaged ({error}); goes on with what could be read ({rows}); the rest is in {aside}"
 
     # ---- writing ----
 
     def begin(self) -> None:
         """Begin a transaction: all of it is kept, or nothing."""
-        self._base.execute("begin immediate")
+        self._turn.acquire()
+        try:
+            self._base.execute("begin immediate")
+        except BaseException:
+            self._turn.release()
+            raise
+        self._began = True
 
     def commit(self) -> None:
         """Commit; once this returns, the data is on disk."""
         self._base.execute("commit")
+        self._end()
 
     def rollback(self) -> None:
         """Undo all since `begin`."""
-        if self._base.in_transaction:
-            self._base.execute("rollback")
-        self._forget_series()
+        if not self._began:
+            return
+        try:
+            if self._base.in_transaction:
+                self._base.execute("rollback")
+            self._forget_series()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._began = False
+        self._turn.release()
 
     def put_message(self, key: str, point: str, start_ns: int, data: bytes, now_ns: int) -> None:
         """Keep a message until it is no longer needed."""
         self._base.execute(
-            "insert or ignore into messages values (?, ?, ?, ?, ?)", (key, point, start_ns, now_ns, data)
+            "insert or ignore into messages (key, point, start_ns, arrived_ns, body, bytes) values (?, ?, ?, ?, ?, ?)",
+            (key, point, start_ns, now_ns, data, len(data)),
         )
 
     def drop_messages(self, keys: Iterable[str]) -> None:
@@ -210,7 +219,7 @@ class SqliteStore:
     def _sum(self, length_ns: int, start_ns: int, series: int) -> None:
         lower, upper = (0, MINUTE_NS) if length_ns == MINUTE_NS else (MINUTE_NS, HOUR_NS)
         query = (
-            f"select {', '.join(_COLUMNS)} from results where series = ? and length_ns >= ? and length_ns < ? "
+            f"select {', '.join(COLUMNS)} from results where series = ? and length_ns >= ? and length_ns < ? "
             "and start_ns >= ? and start_ns < ?"
         )
         whole, parts = Tally(), 0
@@ -226,55 +235,27 @@ class SqliteStore:
             if length_ns == MINUTE_NS:
                 self._mark(HOUR_NS, start_ns, series)
 
-    def prune(self, now_ns: int) -> None:
-        """Drop what is past its retention, and some of the oldest if the file is too large.
+    def prune(self, now_ns: int) -> Pruned:
+        """Delete what is past its retention, and the oldest if the file is too large, in steps between transactions.
 
-        Single intervals go first, then minutes, then hours; and empty series. If there are many classes, those
-        without new results make room.
+        If there are many classes, those without new results make room.
         """
-        keep = self._keep
-        spans = (
-            (0, MINUTE_NS, keep.single_ns),
-            (MINUTE_NS, HOUR_NS, keep.minutes_ns),
-            (HOUR_NS, DAY_NS, keep.hours_ns),
-        )
-        for lower, upper, age_ns in spans:
-            self._base.execute(
-                "delete from results where length_ns >= ? and length_ns < ? and start_ns < ?",
-                (lower, upper, now_ns - age_ns),
-            )
-        self._base.execute("delete from messages where start_ns < ?", (now_ns - keep.messages_ns,))
-        self._base.execute("delete from changes where at_ns < ?", (now_ns - keep.hours_ns,))
-        if self.used_bytes > keep.most_bytes:
-            for lower, upper, _ in spans:
-                where = "from results where length_ns >= ? and length_ns < ?"
-                (oldest,) = self._base.execute(f"select min(start_ns) {where}", (lower, upper)).fetchone()
-                if oldest is not None:
-                    until = oldest + max(HOUR_NS, (now_ns - oldest) // 10)
-                    self._base.execute(f"delete {where} and start_ns < ?", (lower, upper, until))
-                    break
-        crowded = self._classes.total() > MOST_CLASSES // 2
-        for segment in [name for name, count in self._classes.items() if crowded or count > MOST_OF_ONE // 2]:
-            self._base.execute(
-                "delete from results where series in (select id from series where segment = ? and class != '' and "
-                "not exists (select 1 from results where series = series.id and start_ns >= ?))",
-                (segment, now_ns - keep.single_ns),
-            )
-        self._base.execute("delete from series where not exists (select 1 from results where series = series.id)")
-        self._base.execute("delete from stale where series not in (select id from series)")
-        self._forget_series()
-
-    def shrink(self) -> None:
-        """Return free pages; not between `begin` and `commit`."""
-        self._base.execute("pragma incremental_vacuum(4096)").fetchall()
+        counts = dict(self._classes)
+        crowded = sum(counts.values()) > MOST_CLASSES // 2
+        classes = [name for name, count in counts.items() if crowded or count > MOST_OF_ONE // 2]
+        with self._pruning:
+            pruner = self._pruner
+            try:
+                return pruner.prune(now_ns, classes)
+            except sqlite3.Error:
+                if pruner.ended:
+                    return Pruned()
+                raise
 
     @property
     def used_bytes(self) -> int:
         """Bytes of the file in use."""
-        pages, free, size = (
-            self._base.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
-        )
-        return int((pages - free) * size)
+        return used_bytes(self._base)
 
     def _series_of(self, segment: str, key: str | None) -> int | None:
         """The id of a series: always for a segment, for a class only up to the limit."""
@@ -305,12 +286,11 @@ class SqliteStore:
         self._base.execute("insert or ignore into stale values (?, ?, ?)", where)
 
     def _write(self, where: tuple[int, int, int], rank: Rank, tally: Tally) -> None:
-        values = [getattr(tally, name) for name in _SINGLE] + [getattr(tally.moments, name) for name in _MOMENTS]
-        values += [tally.packed_bins(), *(getattr(tally, name) for name in _LATER)]
+        values = [getattr(tally, name) for name in SINGLE] + [getattr(tally.moments, name) for name in MOMENTS]
+        values += [tally.packed_bins(), *(getattr(tally, name) for name in LATER)]
         plain = [str(value) if isinstance(value, int) and abs(value) >= 2**63 else value for value in values]
-        marks = ", ".join("?" * (4 + len(_COLUMNS)))
         row = (*where, int(rank), *plain)
-        self._base.execute(f"insert or replace into results values ({marks})", row)
+        self._base.execute(_PUT, row)
 
     # ---- reading, from any thread ----
 
@@ -341,7 +321,7 @@ class SqliteStore:
     def rows(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> list[Row]:
         """Results of one length that begin within these times, in order; the latest, if there are too many."""
         query = (
-            f"select start_ns, rank, {', '.join(_COLUMNS)} from results where length_ns = ? and start_ns >= ? "
+            f"select start_ns, rank, {', '.join(COLUMNS)} from results where length_ns = ? and start_ns >= ? "
             "and start_ns < ? and series = (select id from series where segment = ? and class = ?) "
             "order by start_ns desc limit ?"
         )
@@ -361,11 +341,11 @@ def _raise(what: str, error: Exception) -> None:
 
 
 def _tally(row: Iterable[Any]) -> Tally:
-    values = dict(zip(_COLUMNS, row, strict=True))
-    for name in values.keys() - _TEXTS:
+    values = dict(zip(COLUMNS, row, strict=True))
+    for name in values.keys() - TEXTS:
         if isinstance(values[name], str):  # more than 63 bits
             values[name] = int(values[name])
-    bins, moments = values.pop("bins"), {name: values.pop(name) for name in _MOMENTS}
+    bins, moments = values.pop("bins"), {name: values.pop(name) for name in MOMENTS}
     tally = Tally(**values, moments=Moments(**moments))
     tally.unpack_bins(bins)
     return tally

@@ -3,7 +3,8 @@
 Laws. Data survives kill -9 and a power cut once `commit` has returned. A result of an interval is kept once, by
 (segment, class, length, start); one that knows less never replaces one that knows more, so a message that arrives
 again changes nothing. Minutes are sums of intervals and hours of minutes: nothing is counted twice. Each length is kept
-for its own time, and the store stays within its size: beyond it the oldest single intervals go first.
+for its own time, and the store stays within its size: beyond it waiting messages go first, then the oldest single
+intervals.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from wirelag.collector.tally import Tally
+from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.results import Rank
 
@@ -32,6 +34,11 @@ class Retention:
     hours_ns: int = 730 * DAY_NS
     messages_ns: int = DAY_NS
     most_bytes: int = 10 << 30
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The part of it that messages without their counterpart may take."""
+        return self.most_bytes // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,19 @@ class Put(NamedTuple):
     taken: bool
 
 
+class StoreUnavailable(WirelagError):  # noqa: N818
+    """A store that cannot be opened now, but perhaps later: the disk is full, or read-only."""
+
+
+@dataclass(slots=True)
+class Pruned:
+    """What was deleted for want of room, and why nothing is deleted by age."""
+
+    messages: int = 0
+    results: int = 0
+    problem: str | None = None
+
+
 class Store(Protocol):
     """One thread writes, within `begin` and `commit`; any thread reads."""
 
@@ -68,6 +88,8 @@ class Store(Protocol):
     """Results of classes beyond the limit."""
     failed: Callable[[str, Exception], None]
     """Called for a sum that fails."""
+    rescued: str | None
+    """What was done about a damaged store when it was opened."""
 
     def close(self) -> None:
         """Close the store."""
@@ -131,12 +153,12 @@ class Store(Protocol):
         """Rebuild minutes and hours whose parts have changed; returns how many."""
         ...
 
-    def prune(self, now_ns: int) -> None:
-        """Drop what is past its retention, and the oldest if the store is too large."""
+    def prune(self, now_ns: int) -> Pruned:
+        """Delete what is past its retention, and the oldest if the store is too large; in any thread, not in two."""
         ...
 
-    def shrink(self) -> None:
-        """Return unused space; not between `begin` and `commit`."""
+    def rescue(self, error: Exception) -> str | None:
+        """If an error means damage, go on with all that can be read; returns what was done. Not within `begin`."""
         ...
 
     # ---- reading ----

@@ -22,10 +22,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from wirelag.protocol.messages import Seen
 from wirelag.stats.distribution import Z95
 from wirelag.synopses.crossing import Crossing
+
+APART: Final = "the points have no packet in common: another clock, other traffic or other ids"
+APART_SHARE: Final = 0.9  # of each point's packets, that the other one did not see
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,8 @@ def loss_of(crossing: Crossing, whole: Crossing, seen: Sequence[Seen], moved: Se
     may belong to another interval.
     """
     sent, received = crossing.sent, crossing.received
-    if sent and received and not crossing.used and not len(crossing.tail):
-        return unknown(crossing, "the points have no packet in common: another clock, other traffic or other ids")
+    if sent and received and (_strangers(crossing) or not (crossing.used or len(crossing.tail))):
+        return unknown(crossing, APART)
     if crossing.lost is None:
         return unknown(crossing, crossing.reason or "the difference did not decode")
     shares = (_ratio(sent, whole.sent), _ratio(received, whole.received))
@@ -74,6 +78,14 @@ def loss_of(crossing: Crossing, whole: Crossing, seen: Sequence[Seen], moved: Se
         may_move = moved_down * seen_too
     bound = Z95 * math.sqrt(variance + chance_down * seen_too**2) + may_move
     return Loss(lost, lost - bound, lost + bound)
+
+
+def _strangers(crossing: Crossing) -> bool:
+    """Whether hardly any packet was seen by both points: then a few may be in common by chance, by a wrong clock."""
+    if crossing.only_upstream is None or crossing.only_downstream is None:
+        return False
+    alone = crossing.only_upstream - crossing.late, crossing.only_downstream - crossing.early
+    return all(own > APART_SHARE * of for own, of in zip(alone, (crossing.sent, crossing.received), strict=True))
 
 
 def _ratio(part: float, whole: float) -> float:

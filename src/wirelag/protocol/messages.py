@@ -1,6 +1,7 @@
 """Messages between agents and the collector, as bytes. No I/O (docs/reference/messages.md).
 
-Law: `decode` returns what was encoded, or raises a ValueError of one line, whatever the bytes are. Its memory is
+Law: `decode` returns what was encoded, or raises a ValueError of one line, whatever the bytes are: `UnknownVersion` if
+another version of wirelag may know what this one does not, so that the message is worth keeping. Its memory is
 proportional to `most`, not to what the bytes claim. A message is about one interval of one point under one set of
 terms, and `key` names exactly that; asks and replies, of which an interval may have several, include their contents.
 Messages with the same key have the same contents: one of them is enough.
@@ -27,6 +28,7 @@ from wirelag.packets.intervals import Interval
 from wirelag.protocol.dictionary import lengthen, shorten
 from wirelag.protocol.reconcile import check_answer, check_ask
 from wirelag.protocol.terms import Terms, second_round
+from wirelag.protocol.version1 import parts as parts_of_version1
 from wirelag.synopses.cache import Cached
 
 MAGIC: Final = b"WLAG"
@@ -39,6 +41,11 @@ _MOST_NAMES: Final = 1 << 16  # bytes of names and numbers that any message may 
 _MOST_RATIO: Final = 32  # and beyond that, this many times its own bytes
 _MOST_FIELDS: Final = 64
 _PLACE: Final = ("start_ns", "end_ns", "name")
+
+
+class UnknownVersion(ValueError):  # noqa: N818
+    """A message that is whole, but of another version of wirelag: keep it until one comes that reads it."""
+
 
 Type = Literal["synopsis", "ask", "times", "status", "m-set"]
 ClockSource = Literal["adjtimex", "chrony", "ptp", "stated", "none"]
@@ -143,10 +150,12 @@ def _decode(data: bytes, most: int, *, whole: bool) -> Message:
     if len(data) < _START.size or not data.startswith(MAGIC):
         raise ValueError("is not a wirelag message")
     _, version, _ = _START.unpack_from(data)
-    if version != VERSION:
-        raise ValueError(f"has version {version} of the format, this wirelag reads {VERSION}: use the same wirelag")
+    if version not in (VERSION, VERSION - 1):
+        raise UnknownVersion(
+            f"has version {version} of the format, this wirelag reads {VERSION - 1} and {VERSION}: use the same wirelag"
+        )
     try:
-        return _parts(data, most, whole)
+        return _parts(data, most, whole) if version == VERSION else _before(data, whole)
     except ValueError:
         raise
     except (KeyError, TypeError, AttributeError, ArithmeticError, IndexError, WirelagError) as error:
@@ -166,6 +175,13 @@ def _parts(data: bytes, most: int, whole: bool) -> Message:
     if not whole:
         return message
     records = together(names[1:], memoryview(data)[end:], max(_MOST_NAMES, most // 4))
+    return replace(message, records=tuple(_record(record, message) for record in records))
+
+
+def _before(data: bytes, whole: bool) -> Message:
+    """A message of the version before."""
+    opening, records = parts_of_version1(data, whole)
+    message = _opening(opening)
     return replace(message, records=tuple(_record(record, message) for record in records))
 
 
@@ -195,7 +211,11 @@ def _opening(plain: Record) -> Message:
 
 def _terms(plain: Mapping[str, Any]) -> Terms:
     """Terms whose parameters have the types of the defaults: numbers, text, or lists of numbers."""
-    terms = Terms.from_fields(plain)
+    try:
+        terms = Terms.from_fields(plain)
+    except ValueError as error:
+        names = plain.get("estimator"), plain.get("parameters")
+        raise (UnknownVersion if isinstance(names[0], str) and names[1] else ValueError)(str(error)) from None
     groups: list[Any] = [terms.estimator, terms.packet_id, *filter(None, [terms.delimiters])]
     for group in groups:
         for parameter in fields(group):
@@ -308,6 +328,8 @@ def _integer(value: Any, bits: int = 63) -> int:
 
 
 def _one_of(value: Any, literal: Any) -> Any:
-    if not isinstance(value, str) or value not in get_args(literal):
-        raise ValueError(f"has a word that this version does not know ({str(value)[:40]!r})")
+    if not isinstance(value, str):
+        raise ValueError(f"has {str(value)[:40]!r} in place of a word")
+    if value not in get_args(literal):
+        raise UnknownVersion(f"has a word that this version does not know ({value[:40]!r})")
     return value

@@ -37,6 +37,10 @@ class Unreachable(WirelagError):  # noqa: N818
     """A temporary failure: keep the message and try again."""
 
 
+class Declined(Unreachable):
+    """The collector answers, but does not take this message now; it may take others."""
+
+
 class Refused(WirelagError):  # noqa: N818
     """A permanent failure: this message will never be accepted."""
 
@@ -45,7 +49,7 @@ class Sender(Protocol):
     """The agent's side. It connects on first use, and again after every failure."""
 
     async def send(self, data: bytes, key: str) -> None:
-        """Return once the other side has stored the message; raise `Unreachable` or `Refused`."""
+        """Return once the other side has stored the message; raise `Unreachable`, `Declined` or `Refused`."""
 
     def asks(self) -> AsyncIterator[bytes]:
         """Messages for this point, without end. One counts as delivered when the next is requested: reply before."""

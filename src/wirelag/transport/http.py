@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import secrets
 import socket
 import struct
 import threading
@@ -13,11 +14,13 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from wirelag.protocol.messages import MOST_BYTES
-from wirelag.transport import Address, Refused, Unreachable, pauses, reason
+from wirelag.transport import Address, Declined, Refused, Unreachable, pauses, reason
 
 MEDIA_TYPE: Final = "application/vnd.wirelag.message"
 ASK_HEADER: Final = "Wirelag-Ask"
+RUN_HEADER: Final = "Wirelag-Run"
 FRAME: Final = struct.Struct("<IQ")  # before each ask: its length, and its number
+OLDER: Final = "of the format, this wirelag reads"  # older collectors reply 400 with this to versions they do not know
 QUIET_S: Final = 20  # an ask of length 0 means that there was none for this long
 _TIMEOUT_S: Final = QUIET_S + 15.0
 _CONNECT_S: Final = 5.0
@@ -36,12 +39,12 @@ class _Line:
         self._broken_off = False
         self._asks: http.client.HTTPResponse | None = None  # a response without end
 
-    def post(self, path: str, body: bytes, last: str) -> tuple[int, bytes]:
-        """Status and body of a short reply; Unreachable if none comes. `last`: the ask that was replied to last."""
+    def post(self, path: str, body: bytes, about: dict[str, str]) -> tuple[int, bytes]:
+        """Status and body of a short reply; Unreachable if none comes. `about`: headers of this message."""
         headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body))}
         try:
             with self._turn:
-                return self._patiently(path, body, headers | ({ASK_HEADER: last} if last else {}))
+                return self._patiently(path, body, headers | about)
         finally:
             self._leave()
 
@@ -188,6 +191,7 @@ class HttpSender:
         self._path = urlsplit(address.url).path.rstrip("/")
         self._point = quote(point, safe="")
         self._out, self._in = _Line(address), _Line(address)
+        self._run = secrets.token_hex(4)  # tells this process from another that uses the same name
         self._last = self._told = ""  # the ask last replied to, and the last one that the collector knows of
         self._closed = False
 
@@ -197,8 +201,9 @@ class HttpSender:
             raise Refused(f"{self._address.shown}: a message of {len(data)} bytes is too large (at most {MOST_BYTES})")
         last = self._last
         told = "" if last == self._told else last
-        status, said = await asyncio.to_thread(self._out.post, f"{self._path}/v1/messages", data, told)
-        self._check(status, said)
+        about = {RUN_HEADER: self._run} | ({ASK_HEADER: told} if told else {})
+        status, said = await asyncio.to_thread(self._out.post, f"{self._path}/v1/messages", data, about)
+        self._check(status, said, 204)
         self._told = last
 
     async def asks(self) -> AsyncIterator[bytes]:
@@ -209,7 +214,7 @@ class HttpSender:
                 path = f"{self._path}/v1/asks/{self._point}?after={quote(self._last, safe='')}"
                 try:
                     status, name, said = await asyncio.to_thread(line.next_ask, path)
-                    self._check(status, said)
+                    self._check(status, said, 200)
                 except (Unreachable, Refused):
                     await asyncio.sleep(0 if self._closed else next(tries))
                     continue
@@ -225,13 +230,19 @@ class HttpSender:
         self._closed = True
         await asyncio.gather(asyncio.to_thread(self._out.close), asyncio.to_thread(self._in.close))
 
-    def _check(self, status: int, body: bytes) -> None:
+    def _check(self, status: int, body: bytes, success: int) -> None:
+        """Raise an error unless the status is the one of success: any other may be that of a proxy."""
         where = self._address.shown
-        if status in (200, 204):
+        if status == success:
             return
         if status in (401, 403):
             raise Unreachable(f"{where}: does not accept the token ({status}); check the file of --token-file")
+        said = "".join(filter(str.isprintable, body.decode(errors="replace").partition("\n")[0][:200]))
+        if status == 400 and OLDER in said:
+            raise Declined(f"{where}: does not know this version of messages ({said})")
         if status in (400, 413, 415):
-            said = body.decode(errors="replace").partition("\n")[0][:200]
-            raise Refused(f"{where}: refuses a message: {''.join(filter(str.isprintable, said))}")
-        raise Unreachable(f"{where}: cannot take messages now (status {status})")
+            raise Refused(f"{where}: refuses a message: {said}")
+        if status < 400:
+            raise Unreachable(f"{where}: does not answer as a collector does (status {status}); check the address")
+        why = f": {said}" if status in (409, 503) and said else ""
+        raise Declined(f"{where}: cannot take a message now (status {status}{why})")

@@ -10,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+import sys
+import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from wirelag.errors import MissingExtraError
-from wirelag.protocol.messages import MOST_BYTES, peek
+from wirelag.protocol.messages import MOST_BYTES, UnknownVersion, peek
 from wirelag.transport import Acknowledge
-from wirelag.transport.http import ASK_HEADER, FRAME, MEDIA_TYPE, QUIET_S
+from wirelag.transport.http import ASK_HEADER, FRAME, MEDIA_TYPE, QUIET_S, RUN_HEADER
+from wirelag.transport.runs import Runs
 
 try:
     from starlette.requests import ClientDisconnect, Request
@@ -29,6 +32,7 @@ except ImportError:
 
 _MOST_ASKS: Final = 256  # asks that wait for one agent
 _LONG: Final = 1 << 16  # bytes; longer messages are parsed in a thread
+_MOST_DOUBLED: Final = 100
 _HELD: Final = 2048  # bytes that a message takes besides its own
 
 
@@ -70,6 +74,8 @@ class HttpInbox:
         self._most, self._most_held, self._patience_s = most, most_held, patience_s
         self._came: asyncio.Queue[tuple[bytes, asyncio.Future[bool]] | None] = asyncio.Queue()
         self._asks: dict[str, _Asks] = {}
+        self._runs = Runs()
+        self._doubled: set[str] = set()  # points whose name two agents use
         self._life = secrets.token_hex(4)  # numbers of asks mean nothing to the next process
         self._number = 0
         self._closed = False
@@ -138,10 +144,14 @@ class HttpInbox:
             return self._no(408, "slow", "it did not come in time")
         try:
             opening = await asyncio.to_thread(peek, data, self._most) if len(data) > _LONG else peek(data, self._most)
+        except UnknownVersion as error:
+            return self._no(503, "of an unknown version", f"it {error}")
         except ValueError as error:
             return self._no(400, "garbage", f"it {error}")
         if point not in (None, opening.point):
             return self._no(403, "unauthorised", "the token belongs to another point")
+        if not self._runs.admits(opening.point, request.headers.get(RUN_HEADER, "")[:64], time.monotonic()):
+            return self._second(opening.point, request)
         if opening.point in self._asks:
             self._asks[opening.point].answered(self._number_of(request.headers.get(ASK_HEADER, "")))
         stored = asyncio.get_running_loop().create_future()
@@ -198,6 +208,18 @@ class HttpInbox:
         if word.lower() != "bearer" or not given or not found:
             return False, None
         return True, found[0]
+
+    def _second(self, point: str, request: Request) -> Response:
+        """Refuse an agent that uses the name of another one that is running; told once for each point."""
+        if point not in self._doubled and len(self._doubled) < _MOST_DOUBLED:
+            self._doubled.add(point)
+            where = "an unknown address" if request.client is None else request.client.host
+            print(
+                f"wirelag: two agents are called {point}: the one at {where}, which began later, is refused",
+                file=sys.stderr,
+                flush=True,
+            )
+        return self._no(409, "of a second agent", f"another agent called {point} is running; give each its own name")
 
     def _no(self, status: int, why: str, line: str) -> Response:
         self.counts[why] += 1

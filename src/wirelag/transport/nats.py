@@ -1,8 +1,9 @@
 """Messages over NATS JetStream, both sides.
 
-Law: the broker keeps a message until the collector has acknowledged it. When its stream is full it accepts no more, and
-messages stay with their agents: nothing is lost silently. Every connection is checked before any secret is sent. So the
-library's own reconnecting is not used: it would accept plain text.
+Law: the broker keeps a message until the collector has acknowledged it. An agent's copy is deleted when the broker has
+it: until the collector has stored it, it is as safe as the broker's disk (docs/reference/messages.md). When its stream
+is full it accepts no more, and messages stay with their agents: nothing is lost silently. Every connection is checked
+before any secret is sent. So the library's own reconnecting is not used: it would accept plain text.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ try:
     from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StreamConfig
     from nats.js.client import JetStreamContext
     from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
+
+    from wirelag.transport.lease import Lease
 except ImportError:
     raise MissingExtraError("NATS") from None
 
@@ -41,7 +44,10 @@ _PING_S: Final = 3  # a broker that misses two of these is dead: TCP itself wait
 _CLOSING_S: Final = 1.0  # after a failed handshake the library waits for ever
 _POLL_S: Final = 2.0  # interval of requests: a restarted broker may have forgotten who waits
 _AGAIN_S: Final = 10.0  # after which an unacknowledged message is repeated
-_NOT_STORED_S: Final = 1.0  # the same for a message that could not be stored
+_NOT_STORED_S: Final = 1.0  # the same for a message that could not be stored; twice as long each time,
+_MOST_NOT_STORED_S: Final = 60.0  # and at most
+_MOST_PENDING: Final = 20_000  # messages that may wait like this before others do
+_SAFE_REPLICAS: Final = 3
 _ASK_AGAIN_S: Final = 2.0  # the same for asks: the collector does not wait long for replies
 _HEADERS: Final = 512  # maximum size of a message's headers
 _MESSAGES: Final = StreamConfig(
@@ -234,8 +240,10 @@ class NatsInbox:
 
     scheme = "nats"
 
-    def __init__(self, address: Address, again_s: float = _AGAIN_S) -> None:
+    def __init__(self, address: Address, again_s: float = _AGAIN_S, name: str = COLLECTOR) -> None:
+        """`name`: of this collector, the same after a restart; only one at a time reads from a broker."""
         self.counts: Counter[str] = Counter()
+        self._lease = Lease(name)
         self._address = address
         self._again_s = again_s
         self._line = _Line(address, COLLECTOR)
@@ -243,7 +251,7 @@ class NatsInbox:
 
     async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
         """Messages are repeated after `again_s` seconds if they are not acknowledged."""
-        async for message in _consume(self._line, STREAM, COLLECTOR, None, self._again_s, self._complain):
+        async for message in _consume(self._line, STREAM, COLLECTOR, None, self._again_s, self._complain, self._hold):
             acknowledge = _acknowledger(message)
             if _of_another(message):
                 self.counts["of another point"] += 1
@@ -257,7 +265,15 @@ class NatsInbox:
 
     async def close(self) -> None:
         """Close; `messages` ends too."""
+        with suppress(Unreachable, TimeoutError):
+            if not self._line.closed and self._said is None:
+                await asyncio.wait_for(self._lease.release(await self._line.stream()), _CLOSING_S)
         await self._line.close()
+
+    async def _hold(self, context: JetStreamContext) -> None:
+        """Raise Unreachable while another collector reads from this broker."""
+        if (other := await self._line.unless_lost(self._lease.hold(context))) is not None:
+            raise self._line.unreachable(f"another collector, {other}, reads from it; stop one of the two")
 
     def _complain(self, error: Unreachable | None) -> None:
         """Report a problem once, and its end once."""
@@ -270,15 +286,29 @@ class NatsInbox:
 
 
 async def problem(address: Address) -> str | None:
-    """Why a collector could not use a broker now."""
+    """Why a collector could not use a broker now, or what the broker does not promise."""
     line = _Line(address, COLLECTOR)
     try:
-        await line.unless_lost((await line.stream()).account_info())
+        context = await line.stream()
+        await line.unless_lost(context.account_info())
+        replicas = await line.unless_lost(_replicas(context))
     except Unreachable as error:
-        return str(error)
+        return f"which fails now: {error}"
     finally:
         await line.close()
-    return None
+    if replicas >= _SAFE_REPLICAS:
+        return None
+    return (
+        f"whose stream has one copy ({replicas} of {_SAFE_REPLICAS} replicas): after a power failure it may have lost "
+        f"what it acknowledged; set sync_interval: always in its jetstream block, or use {_SAFE_REPLICAS} replicas"
+    )
+
+
+async def _replicas(context: JetStreamContext) -> int:
+    try:
+        return (await context.stream_info(STREAM)).config.num_replicas or 1
+    except NotFoundError:
+        return 1  # as the collector makes it
 
 
 async def _publish(line: _Line, where: str, data: bytes, key: str | None, shown: str) -> None:
@@ -299,22 +329,29 @@ async def _consume(
     only: str | None,
     again_s: float,
     complain: Callable[[Unreachable | None], None] = lambda error: None,
+    hold: Callable[[JetStreamContext], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Msg]:
-    """Messages one by one, across reconnections."""
+    """Messages one by one, across reconnections; `hold` raises Unreachable when they are another's to read."""
     tries = pauses()
     while not line.closed:
         try:
             context = await line.stream()
+            if hold is not None:
+                await hold(context)
             if stream == STREAM:
                 for each in (_MESSAGES, _ASKED):
                     await line.unless_lost(_ensure(context, each))
-            consumer = ConsumerConfig(durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=again_s)
+            consumer = ConsumerConfig(
+                durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=again_s, max_ack_pending=_MOST_PENDING
+            )
             if only is not None:
                 consumer.filter_subject, consumer.inactive_threshold = only, _DAY_S  # agents may disappear
             await line.unless_lost(context.add_consumer(stream, consumer))
             pulled = await line.unless_lost(context.pull_subscribe_bind(name, stream))
             complain(None)
             while True:
+                if hold is not None:
+                    await hold(context)
                 message = await line.unless_lost(_next(pulled))
                 tries = pauses()
                 if message is not None:
@@ -343,7 +380,9 @@ def _of_another(message: Msg) -> bool:
 def _acknowledger(message: Msg) -> Acknowledge:
     async def acknowledge(is_stored: bool = True) -> None:
         with suppress(nats.errors.Error):  # if it is lost, the message is repeated
-            await (message.ack() if is_stored else message.nak(delay=_NOT_STORED_S))
+            tries = message.metadata.num_delivered or 1
+            later_s = min(_MOST_NOT_STORED_S, _NOT_STORED_S * 2 ** min(tries - 1, 10))
+            await (message.ack() if is_stored else message.nak(delay=later_s))
 
     return acknowledge
 

@@ -1,0 +1,207 @@
+"""What the store deletes: what is past its retention, and what no longer fits.
+
+Laws. Retention goes by the time of the results (data_time.py). Messages that wait for their other half have a quarter
+of the size at most; where the whole is too large, they go first, then single intervals, minutes and hours, the oldest
+first of each. It runs on a connection of its own, in steps of a few milliseconds between which the writer has its turn;
+every step finds its rows by the primary key.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from wirelag.collector.data_time import DataTime
+from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Pruned, Retention
+
+STEP: Final = 1000  # rows of a step
+STEP_MESSAGES: Final = 64
+STEP_PAGES: Final = 256  # that are returned to the file system in a step
+MOST_PAGES: Final = 4096  # that are returned in one run
+FACT: Final = "data_time"
+_KINDS: Final = ((0, MINUTE_NS), (MINUTE_NS, HOUR_NS), (HOUR_NS, DAY_NS))  # of lengths
+# Each pair of series and length, by leaps over the primary key, with its first and last start.
+_PAIRS: Final = """
+with recursive pairs (series, length_ns) as (
+    select id, (select min(length_ns) from results r where r.series = s.id) from series s
+    union all
+    select p.series, (select min(length_ns) from results r where r.series = p.series and r.length_ns > p.length_ns)
+    from pairs p where p.length_ns is not null
+)
+select series, length_ns,
+    (select min(start_ns) from results r where r.series = p.series and r.length_ns = p.length_ns),
+    (select max(start_ns) from results r where r.series = p.series and r.length_ns = p.length_ns)
+from pairs p where p.length_ns is not null
+"""
+
+
+class _Pair(NamedTuple):
+    """The results of one length of a series."""
+
+    series: int
+    length_ns: int
+    first_ns: int
+    last_ns: int
+
+
+@dataclass(slots=True)
+class Pruner:
+    """Deletes, in a thread of its own; `turn`: the lock of those who write, `forget`: called when series are gone."""
+
+    base: sqlite3.Connection
+    turn: threading.Lock
+    keep: Retention
+    forget: Callable[[], None]
+    ended: bool = False
+    steady_ns: int | None = None
+
+    def prune(self, now_ns: int, classes: Iterable[str]) -> Pruned:
+        """Delete what is due; `classes`: segments of which old classes must make room."""
+        done = Pruned()
+        pairs = self._pairs()
+        newest_ns = max([*(one.last_ns for one in pairs), *self._newest_message()], default=None)
+        if newest_ns is None:
+            return done
+        passed = self._time(now_ns, newest_ns)
+        done.problem = passed.problem
+        if passed.since_ns is None and passed.trusted_ns is not None:
+            self._by_age(pairs, passed.trusted_ns)
+            self._classes(classes, passed.trusted_ns)
+        done.messages = self._messages()
+        done.results = self._by_size()
+        with self._step(self.forget):
+            self.base.execute("delete from series where not exists (select 1 from results where series = series.id)")
+            self.base.execute("delete from stale where series not in (select id from series)")
+        for _ in range(MOST_PAGES // STEP_PAGES):
+            with self.turn:
+                self.base.execute(f"pragma incremental_vacuum({STEP_PAGES})").fetchall()
+            if self.ended or not self.base.execute("pragma freelist_count").fetchone()[0]:
+                break
+        return done
+
+    # ---- what is due ----
+
+    def _time(self, now_ns: int, newest_ns: int) -> DataTime:
+        """How far time has come; stored before anything is deleted."""
+        found = self.base.execute("select value from facts where name = ?", (FACT,)).fetchone()
+        passed = DataTime() if found is None else DataTime(**json.loads(found[0]))
+        steady_ns = time.monotonic_ns()
+        passed.passed(now_ns, newest_ns, 0 if self.steady_ns is None else steady_ns - self.steady_ns)
+        self.steady_ns = steady_ns
+        with self._step():
+            self.base.execute("insert or replace into facts values (?, ?)", (FACT, json.dumps(passed.to_fields())))
+        return passed
+
+    def _by_age(self, pairs: list[_Pair], time_ns: int) -> None:
+        keep = self.keep
+        ages_ns = (keep.single_ns, keep.minutes_ns, keep.hours_ns)
+        for (lower, upper), age_ns in zip(_KINDS, ages_ns, strict=True):
+            self._delete((one for one in pairs if lower <= one.length_ns < upper), time_ns - age_ns)
+        query = "delete from messages where key in (select key from messages where start_ns < ? limit ?)"
+        self._repeat(query, (time_ns - keep.messages_ns, STEP_MESSAGES))
+        with self._step():
+            self.base.execute("delete from changes where at_ns < ?", (time_ns - keep.hours_ns,))
+
+    def _classes(self, segments: Iterable[str], time_ns: int) -> None:
+        """Delete classes without new results."""
+        last_ns: dict[int, int] = {}
+        for one in self._pairs():
+            last_ns[one.series] = max(last_ns.get(one.series, 0), one.last_ns)
+        old = {series for series, at_ns in last_ns.items() if at_ns < time_ns - self.keep.single_ns}
+        for segment in segments:
+            query = "select id from series where segment = ? and class != ''"
+            ids = {series for (series,) in self.base.execute(query, (segment,)).fetchall()} & old
+            self._delete((one for one in self._pairs() if one.series in ids), 1 << 62)
+
+    def _messages(self) -> int:
+        """Delete the oldest messages beyond their share, or if the whole is too large; returns how many."""
+        (waiting,) = self.base.execute("select total(bytes) from messages").fetchone()
+        done = 0
+        while not self.ended and waiting > 0 and (waiting > self.keep.waiting_bytes or self._too_large):
+            query = (
+                "delete from messages where key in (select key from messages order by start_ns limit ?) returning bytes"
+            )
+            with self._step():
+                gone = self.base.execute(query, (STEP_MESSAGES,)).fetchall()
+            done += len(gone)
+            waiting -= sum(size for (size,) in gone)
+            if not gone:
+                break
+        return done
+
+    def _by_size(self) -> int:
+        deleted = 0
+        for lower, upper in _KINDS:
+            while self._too_large and not self.ended:
+                pairs = [one for one in self._pairs() if lower <= one.length_ns < upper]
+                if not pairs:
+                    break
+                oldest_ns, newest_ns = min(one.first_ns for one in pairs), max(one.last_ns for one in pairs)
+                deleted += self._delete(pairs, oldest_ns + (newest_ns - oldest_ns) // 20 + 1)
+        return deleted
+
+    # ---- steps ----
+
+    @contextmanager
+    def _step(self, then: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """A transaction; afterwards those who wait have their turn."""
+        with self.turn:
+            self.base.execute("begin immediate")
+            try:
+                yield
+                self.base.execute("commit")
+                then()
+            except BaseException:
+                if self.base.in_transaction:
+                    self.base.execute("rollback")
+                raise
+        time.sleep(0)
+
+    def _repeat(self, query: str, values: tuple[int, ...]) -> None:
+        more = True
+        while more and not self.ended:
+            with self._step():
+                more = self.base.execute(query, values).rowcount > 0
+
+    def _delete(self, pairs: Iterable[_Pair], before_ns: int) -> int:
+        """Delete the results of these pairs that begin before a time, STEP rows at a time."""
+        due, done = [one for one in pairs if one.first_ns < before_ns], 0
+        while due and not self.ended:
+            left = STEP
+            with self._step():
+                while due and left > 0:
+                    series, length_ns, *_ = due[-1]
+                    query = (
+                        "delete from results where series = ? and length_ns = ? and start_ns in (select start_ns "
+                        "from results where series = ? and length_ns = ? and start_ns < ? order by start_ns limit ?)"
+                    )
+                    gone = self.base.execute(query, (series, length_ns, series, length_ns, before_ns, left)).rowcount
+                    if gone < left:
+                        due.pop()
+                    left, done = left - gone, done + gone
+        return done
+
+    def _pairs(self) -> list[_Pair]:
+        return [_Pair(*row) for row in self.base.execute(_PAIRS)]
+
+    def _newest_message(self) -> list[int]:
+        (found,) = self.base.execute("select max(start_ns) from messages").fetchone()
+        return [] if found is None else [found]
+
+    @property
+    def _too_large(self) -> bool:
+        return used_bytes(self.base) > self.keep.most_bytes
+
+
+def used_bytes(base: sqlite3.Connection) -> int:
+    """Bytes of the file in use."""
+    pages, free, size = (
+        base.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((pages - free) * size)

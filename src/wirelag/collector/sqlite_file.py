@@ -1,0 +1,240 @@
+"""The file of the store: its version, how an older one is brought up to date, and what is saved of a damaged one.
+
+Laws. `version_of` reads, and changes nothing. Before an older file is changed it is copied to `FILE.version1` (its
+version); the change is one transaction. A newer file is refused and stays as it is. A damaged file is never deleted: it
+is renamed, and every row that can be read, from both ends of each table, goes into its successor.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import time
+from contextlib import closing, suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+from wirelag.collector.store import StoreUnavailable
+from wirelag.errors import WirelagError
+from wirelag.stats.moments import Moments
+
+VERSION: Final = 2  # raised with every change of a table: a program that does not know it must not write
+SINGLE: Final = (
+    "estimator", "intervals", "missed", "covered_ns", "sent", "received", "loss_sent", "lost", "lost_low", "lost_high",
+    "reordered", "duplicated", "unseen_up", "unseen_down", "clock_error_ns", "unsynchronised", "min_ns", "max_ns",
+    "samples", "squares", "negative", "reason",
+)  # fmt: skip
+TEXTS: Final = {"estimator", "reason"}
+MOMENTS: Final = tuple(one.name for one in fields(Moments))
+LATER: Final = ("references_received", "references_lost", "checked", "overtaken")  # some files of version 1 lack them
+COLUMNS: Final = (*SINGLE, *MOMENTS, "bins", *LATER)
+_SCHEMA: Final = f"""
+create table series (id integer primary key, segment text not null, class text not null, unique (segment, class));
+create table results (series integer not null, length_ns integer not null, start_ns integer not null,
+    rank integer not null, {", ".join(COLUMNS)}, primary key (series, length_ns, start_ns)) without rowid;
+create table stale (length_ns integer not null, start_ns integer not null, series integer not null,
+    primary key (length_ns, start_ns, series)) without rowid;
+create table messages (key text primary key, point text not null, start_ns integer not null,
+    arrived_ns integer not null, body blob not null, bytes integer not null default 0) without rowid;
+create index messages_by_place on messages (start_ns, point, bytes);
+create table agents (point text primary key, said text not null) without rowid;
+create table changes (at_ns integer primary key, said text not null);
+create table facts (name text primary key, value text not null) without rowid;
+"""
+_TABLES: Final = ("series", "messages", "agents", "changes", "facts", "stale", "results")  # in order of rescue
+_HEADER: Final = b"SQLite format 3\0"
+_VERSION_AT: Final = 60  # of the header, 4 bytes (SQLite's file format, 1.3)
+_DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_PASSING: Final = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY}
+_PASSING_ERRNO: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+_BATCH: Final = 10_000  # rows of a transaction
+
+
+def version_of(path: str) -> int | None:
+    """The version of a file, or None if it is new; a WirelagError if no collector of this version can use it."""
+    try:
+        with open(path, "rb") as file:
+            header = file.read(100)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise WirelagError(f"{path}: cannot read the collector's store ({error.strerror})") from None
+    if not header:
+        return None
+    version = int.from_bytes(header[_VERSION_AT : _VERSION_AT + 4])
+    if not header.startswith(_HEADER) or version == 0:
+        raise WirelagError(f"{path}: not a database of wirelag; name another file")
+    return _known(path, version)
+
+
+def opened(path: str) -> sqlite3.Connection:
+    """A connection to a file of this version; a new file is made, an older one copied and brought up to date."""
+    try:
+        if not Path(path).exists():
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        base = connected(path)
+        try:
+            (version,) = base.execute("pragma user_version").fetchone()
+            if version == 0:
+                _create(base, path)
+            elif _known(path, version) < VERSION:
+                _copy(base, f"{path}.version{version}")
+                _update(base)
+        except BaseException:
+            base.close()
+            raise
+        return base
+    except (OSError, sqlite3.Error) as error:
+        raise cannot_open(path, error) from None
+
+
+def cannot_open(path: str, error: Exception) -> WirelagError:
+    """The error of a file that cannot be the store, or not now."""
+    if passes(error, path):
+        return StoreUnavailable(f"{path}: cannot open it as the collector's store now ({error}); still trying")
+    return WirelagError(f"{path}: cannot open it as the collector's store ({error}); name another file")
+
+
+def connected(path: str) -> sqlite3.Connection:
+    """A connection that commits to disk."""
+    base = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+    base.execute("pragma synchronous = full")
+    base.execute("pragma journal_size_limit = 67108864")
+    return base
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an error means that the file itself is damaged."""
+    return isinstance(error, sqlite3.Error) and _code(error) in _DAMAGED
+
+
+def passes(error: Exception, path: str) -> bool:
+    """Whether an error may pass by itself: a full disk, a file system that is read-only for now."""
+    if isinstance(error, sqlite3.Error):
+        cannot_open = _code(error) == sqlite3.SQLITE_CANTOPEN and Path(path).is_file()  # its journal cannot be made
+        return _code(error) in _PASSING or cannot_open
+    return isinstance(error, OSError) and error.errno in _PASSING_ERRNO
+
+
+def rescue(path: str) -> tuple[str, dict[str, int]]:
+    """Rename a damaged file and make its successor; returns its new name, and the rows that were saved of each table.
+
+    All connections must be closed.
+    """
+    made, aside = f"{path}.rescue", f"{path}.damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
+    for end in ("", "-wal", "-shm"):
+        Path(made + end).unlink(missing_ok=True)
+    saved: dict[str, int] = {}
+    with closing(opened(made)) as new, closing(sqlite3.connect(path, isolation_level=None)) as old:
+        for table in _TABLES:
+            saved[table] = _save(old, new, table)
+        new.execute("pragma wal_checkpoint(truncate)")
+    for end in ("", "-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            os.rename(path + end, aside + end)
+    os.rename(made, path)
+    _sync_folder(path)
+    return aside, saved
+
+
+# ---- steps ----
+
+
+def _known(path: str, version: int) -> int:
+    if not 0 < version <= VERSION:
+        raise WirelagError(
+            f"{path}: has store version {version}, this wirelag writes {VERSION}; "
+            f"use a newer wirelag, or name another file"
+        )
+    return version
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _create(base: sqlite3.Connection, path: str) -> None:
+    if base.execute("select count(*) from sqlite_master").fetchone()[0]:
+        raise WirelagError(f"{path}: not a database of wirelag; name another file")
+    base.execute("pragma auto_vacuum = incremental")
+    base.executescript(f"pragma journal_mode = wal; begin; {_SCHEMA} pragma user_version = {VERSION}; commit;")
+    base.execute("pragma wal_checkpoint(truncate)")  # so that the header has the version
+
+
+def _copy(base: sqlite3.Connection, path: str) -> None:
+    """Copy a file before it is changed: whole under its name, or not at all."""
+    unfinished = f"{path}.unfinished"
+    Path(unfinished).unlink(missing_ok=True)
+    os.close(os.open(unfinished, os.O_CREAT | os.O_WRONLY, 0o600))
+    try:
+        with closing(sqlite3.connect(unfinished)) as copy:
+            base.backup(copy)
+            copy.execute("pragma journal_mode = delete")
+        with open(unfinished, "rb") as file:
+            os.fsync(file.fileno())
+        os.rename(unfinished, path)
+    finally:
+        Path(unfinished).unlink(missing_ok=True)
+    _sync_folder(path)
+
+
+def _update(base: sqlite3.Connection) -> None:
+    """From version 1 to 2."""
+    base.execute("begin immediate")
+    try:
+        there = {row[1] for row in base.execute("pragma table_info(results)")}
+        for name in LATER:
+            if name not in there:
+                base.execute(f"alter table results add column {name} default 0")
+        base.execute("create table if not exists changes (at_ns integer primary key, said text not null)")
+        base.execute("create table facts (name text primary key, value text not null) without rowid")
+        base.execute("alter table messages add column bytes integer not null default 0")
+        base.execute("update messages set bytes = length(body)")
+        base.execute("drop index messages_by_place")
+        base.execute("create index messages_by_place on messages (start_ns, point, bytes)")
+        base.execute(f"pragma user_version = {VERSION}")
+        base.execute("commit")
+    except BaseException:
+        base.execute("rollback")
+        raise
+    base.execute("pragma wal_checkpoint(truncate)")
+
+
+def _save(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> int:
+    """Copy the rows of a table from its beginning, and after a damaged place from its end."""
+    columns = [row[1:6:4] for row in new.execute(f"pragma table_info({table})")]
+    names = ", ".join(name for name, _ in columns)
+    key = [name for name, place in sorted(columns, key=lambda one: one[1]) if place]
+    saved = 0
+    for order in ("asc", "desc"):
+        query = f"select {names} from {table} order by {', '.join(f'{name} {order}' for name in key)}"
+        put = f"insert or ignore into {table} ({names}) values ({', '.join('?' * len(columns))})"
+        whole, rows = False, None
+        try:
+            rows = old.execute(query)
+        except sqlite3.Error:
+            return saved
+        while not whole:
+            batch: list[tuple[Any, ...]] = []
+            try:
+                while len(batch) < _BATCH and (row := rows.fetchone()) is not None:
+                    batch.append(row)
+                whole, broken = len(batch) < _BATCH, False
+            except sqlite3.Error:
+                whole = broken = True
+            new.execute("begin")
+            saved += sum(new.execute(put, row).rowcount for row in batch)
+            new.execute("commit")
+        if not broken:
+            break
+    return saved
+
+
+def _sync_folder(path: str) -> None:
+    folder = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

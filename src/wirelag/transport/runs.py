@@ -1,0 +1,49 @@
+"""Which run of an agent may speak for its point: one name, one running agent. No I/O.
+
+Law: a run that starts takes over, because the one before usually has ended. If that one speaks again, both are running:
+then the older keeps the name, and the younger is refused until the older has been silent for SILENT_S.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+SILENT_S: Final = 60.0
+MOST_POINTS: Final = 4096
+MOST_FORMER: Final = 64  # runs of a point that are remembered
+
+
+@dataclass(slots=True)
+class _Point:
+    run: str
+    heard_s: float
+    former: list[str] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
+
+
+class Runs:
+    """The runs of all points; `now_s` is a clock that is never set."""
+
+    def __init__(self) -> None:
+        self._points: dict[str, _Point] = {}
+
+    def admits(self, point: str, run: str, now_s: float) -> bool:
+        """Whether this run may speak for the point; agents that do not name their run may."""
+        if not run:
+            return True
+        known = self._points.pop(point, None) or _Point(run, now_s)
+        self._points[point] = known
+        while len(self._points) > MOST_POINTS:
+            del self._points[next(iter(self._points))]
+        if run in known.refused and now_s - known.heard_s < SILENT_S:
+            return False
+        if run != known.run:
+            if run in known.former:
+                known.refused.add(known.run)
+            else:
+                known.former = [*known.former, known.run][-MOST_FORMER:]
+                known.refused.clear()
+            known.run = run
+        known.heard_s = now_s
+        return True

@@ -1,0 +1,260 @@
+"""Faults at an agent's side: what is not stored stays, and one bad message or a bad disk delays no other."""
+
+import asyncio
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.agent_messages import Agent, pair
+from tests.support.collector_process import RDA, Running, recent
+from tests.support.command import WIRELAG
+from tests.support.in_lab import IN_LAB
+from tests.support.transport_peers import run
+from tests.support.waiting import PATIENCE_S, until_soon
+from wirelag.packets.intervals import Interval
+from wirelag.protocol.messages import Message, encode
+from wirelag.transport import Address, Declined, Refused, Unreachable, sender
+from wirelag.transport.outbox import Outbox
+from wirelag.transport.runs import SILENT_S, Runs
+from wirelag.transport.spool import Spool
+
+MONTH_NS = 30 * 86400 * 10**9
+
+
+@contextmanager
+def replies(status: int, text: bytes = b"<html>login</html>") -> Iterator[str]:
+    """A server that replies the same to everything."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 302, 404, 500, 503])
+def test_only_204_means_stored(status: int) -> None:
+    """A login page of a proxy has status 200: the message stays."""
+
+    async def work(url: str) -> None:
+        way = sender(Address(url), "A")
+        with pytest.raises(Unreachable, match=f"status {status}"):
+            await way.send(b"x", "k")
+        await way.close()
+
+    with replies(status) as url:
+        run(work(url))
+
+
+def test_an_older_collector_that_does_not_know_the_version_drops_nothing() -> None:
+    """Collectors before version 2 of the store replied 400 to another version, in these words."""
+
+    async def work(url: str, error: type[Exception]) -> None:
+        way = sender(Address(url), "A")
+        with pytest.raises(error):
+            await way.send(b"x", "k")
+        await way.close()
+
+    for said, error in (
+        (b"it has version 2 of the format, this wirelag reads 1: use the same wirelag", Declined),
+        (b"it is damaged: the checksum does not match", Refused),
+    ):
+        with replies(400, said) as url:
+            run(work(url, error))
+
+
+def moved(message: Message, by_ns: int) -> Message:
+    interval = Interval(message.interval.start_ns + by_ns, message.interval.end_ns + by_ns)
+    place = {"start_ns": interval.start_ns, "end_ns": interval.end_ns}
+    return replace(message, interval=interval, records=tuple(record | place for record in message.records))
+
+
+def test_messages_from_the_future_do_not_block_those_behind_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both agents had a wrong clock for an interval; now all clocks are right."""
+    monkeypatch.setattr("wirelag.transport.outbox.LEAST_ASIDE_S", 0.01)
+
+    async def work(url: str) -> None:
+        async def deliver(agent: Agent) -> None:
+            spool, (first, *others) = Spool(tmp_path / agent.point), agent.messages(0, 6)
+            for message in (moved(first, MONTH_NS), *others):
+                spool.put(encode(message), message.key)
+            way = sender(Address(url), agent.point)
+            outbox = Outbox(way, spool)
+            running = asyncio.create_task(outbox.run())
+            await until_soon(lambda: len(spool) == 0, "an empty spool")
+            running.cancel()
+            await way.close()
+            spool.close()
+
+        await asyncio.gather(*map(deliver, pair(recent(8, 50, 1), RDA)))
+
+    with Running(tmp_path, "--segment", "A>B") as running:
+        run(work(running.url))
+        counted = running.counted()
+        assert counted["synopses"] == 10
+        assert counted["from the future"] == 2
+
+
+def test_if_everything_is_declined_nothing_is_hurried(tmp_path: Path) -> None:
+    """A collector that cannot store anything gets a few requests, not one for each message; then all arrive."""
+
+    class Full:
+        asked, full = 0, True
+
+        async def send(self, data: bytes, key: str) -> None:
+            self.asked += 1
+            if self.full:
+                raise Declined("the collector: cannot take a message now (status 503)")
+
+    async def work() -> None:
+        way, spool, told = Full(), Spool(tmp_path), list[str]()
+        for number in range(200):
+            spool.put(b"data", f"key-{number}")
+        outbox = Outbox(way, spool, told.append)  # type: ignore[arg-type]
+        running = asyncio.create_task(outbox.run())
+        await until_soon(lambda: outbox.reachable is False, "that it counts as unreachable")
+        assert way.asked < 20
+        assert len(told) == 2
+        way.full = False
+        await outbox.drained()
+        assert (outbox.sent, len(spool)) == (200, 0)
+        assert told[2:] == ["the collector answers again"]
+        running.cancel()
+        spool.close()
+
+    run(work())
+
+
+# ---- disks ----
+
+MOUNTED = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=256k tmpfs "$0" && exec "$@"')
+FAILING = """
+import json, os, subprocess, sys
+from pathlib import Path
+from wirelag.transport.spool import Spool
+
+folder = Path(sys.argv[1])
+def remount(how): subprocess.run(["mount", "-o", "remount," + how, str(folder)], check=True)
+def see(spool): return [[name[-9:-8] for name in spool.names], spool.problem is not None, spool.dropped]
+spool, seen = Spool(folder / "spool"), {}
+names = [spool.put(b"%d" % i * 9, f"key-{i}") for i in range(3)]
+if sys.argv[2] == "read-only":
+    remount("ro")
+else:
+    (folder / "filler").write_bytes(bytes(1))
+    with open(folder / "filler", "ab", buffering=0) as file:
+        try:
+            while True: file.write(bytes(4096))
+        except OSError: pass
+names += [spool.put(b"%d" % i * 9000, f"key-{i}") for i in range(3, 6)]
+seen["fails"] = see(spool)
+seen["read"] = [len(spool.read(name)) for name in names]
+spool.remove(names[0]); spool.remove(names[3])
+seen["removed"] = see(spool)
+if sys.argv[2] == "read-only":
+    remount("rw")
+else:
+    (folder / "filler").unlink()
+names.append(spool.put(b"6" * 9, "key-6"))
+seen["works"] = see(spool)
+spool.close()
+seen["again"] = see(Spool(folder / "spool"))
+print(json.dumps(seen))
+"""
+
+
+@IN_LAB
+@pytest.mark.parametrize("fault", ["read-only", "full"])
+def test_a_spool_outlives_a_disk_that_fails_for_a_while(tmp_path: Path, fault: str) -> None:
+    command = [*MOUNTED, str(tmp_path), sys.executable, "-c", FAILING, str(tmp_path), fault]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    seen = json.loads(done.stdout)
+    assert seen["fails"] == [["0", "1", "2", "3", "4", "5"], True, 0]
+    assert seen["read"] == [9, 9, 9, 9000, 9000, 9000]
+    assert seen["removed"] == [["1", "2", "4", "5"], True, 0]
+    assert seen["works"] == seen["again"] == [["1", "2", "4", "5", "6"], False, 0]
+
+
+@IN_LAB
+def test_an_agent_works_on_a_read_only_disk(tmp_path: Path) -> None:
+    """Its spool is on a file system that is read-only when it starts, as ext4 is after an error."""
+    mount = "mount -t tmpfs -o ro tmpfs"
+    capture = tmp_path / "capture.pcap"
+    subprocess.run([*WIRELAG, "simulate", "--packets", "2000", "--seed", "1", "-o", capture, "--quiet"], check=True)
+    (tmp_path / "disk").mkdir()
+    with Running(tmp_path, "--segment", "A>B") as running:
+        agent = [
+            *WIRELAG, "agent", "--point", "A", "-r", str(capture), "--speed", "1000x", "--segment", "A>B",
+            "--collector", running.url, "--spool", str(tmp_path / "disk" / "spool"),
+        ]  # fmt: skip
+        inside = ("unshare", "--mount", "sh", "-c", f'{mount} "$0" && exec "$@"', str(tmp_path / "disk"))
+        done = subprocess.run([*inside, *agent], capture_output=True, text=True, check=True)
+        assert "cannot be used as a spool (Read-only file system); messages wait in memory" in done.stderr
+        assert running.counted()["synopsis"] >= 2
+        (status,) = running.json("/api/v1/agents")["agents"]
+        assert status["says"]["spool_failing"] is True
+
+
+# ---- names ----
+
+
+def test_of_two_agents_with_one_name_the_second_is_refused(tmp_path: Path) -> None:
+    """Both agents say they are A: the second one's messages stay with it, and both sides say so."""
+    agent = pair(recent(8, 50, 1), RDA)[0]
+    messages = agent.messages(0, 8)
+
+    async def work(url: str) -> list[str]:
+        first, second = (sender(Address(url), "A") for _ in range(2))
+        refused = []
+        for message in messages:
+            await first.send(encode(message), message.key)
+            try:
+                await second.send(encode(message), message.key)
+            except Declined as error:
+                refused.append(str(error))
+        await asyncio.gather(first.close(), second.close())
+        return refused
+
+    with Running(tmp_path, "--segment", "A>B") as running:
+        refused = asyncio.run(asyncio.wait_for(work(running.url), PATIENCE_S))
+        assert len(refused) == 7  # it took over with its first message; then the other one spoke again
+        assert "(status 409: another agent called A is running; give each its own name)" in refused[0]
+        assert running.counted()["http of a second agent"] == 7
+    assert running.log.count("two agents are called A: the one at 127.0.0.1, which began later, is refused") == 1
+
+
+def test_an_agent_that_starts_again_is_heard_at_once() -> None:
+    runs = Runs()
+    for number in range(200):
+        assert runs.admits("A", f"run {number}", 0.0)
+    assert runs.admits("A", "", 0.0)  # one that does not say
+    assert runs.admits("A", "run 198", 1.0)  # both are running
+    assert not runs.admits("A", "run 199", 2.0)
+    assert runs.admits("A", "run 198", 3.0)
+    assert not runs.admits("A", "run 199", 3.0 + SILENT_S - 1)
+    assert runs.admits("A", "run 199", 3.0 + SILENT_S)  # the other one has ended
+    assert runs.admits("A", "run 199", 100.0)
