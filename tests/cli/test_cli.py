@@ -23,9 +23,9 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("rtt --help", set(), 150, 160),
     ("watch --help", set(), 160, 200),
     ("info CAPTURE", {"numpy"}, 90, 210),
-    ("rtt CAPTURE", {"numpy"}, 78, 175),
-    ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 88, 180),
-    ("response CAPTURE", {"numpy"}, 86, 190),
+    ("rtt CAPTURE", {"numpy"}, 78, 185),
+    ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 88, 190),
+    ("response CAPTURE", {"numpy"}, 86, 195),
 )
 RARE = {
     "numpy.ma",

@@ -8,13 +8,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import nats
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -34,8 +33,7 @@ from tests.support.collector_process import (
 from tests.support.command import wirelag
 from tests.support.effort import scaled
 from tests.support.places import ROOT
-from tests.support.transport_peers import send_patiently
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import PATIENCE_S
 from wirelag.collector.check import HOUR_BYTES, MINUTE_BYTES, SINGLE_BYTES
 from wirelag.collector.loop import MOST_UNHEARD, Collector, Said
 from wirelag.collector.openapi import PARAMETERS, document, written
@@ -407,7 +405,7 @@ def fed(folder: Path, intervals: int, each: int = 20) -> tuple[list[int], Collec
         assert collector._take(batch) is not None
         assert collector._pass_time() is not None
         if start % 600 < each:
-            collector._prune_now()
+            collector.upkeep.prune(collector.clock())
         if (start // each) % max(1, intervals // each // 10) == 0:
             pages.append(int(Path("/proc/self/statm").read_text().split()[1]))
     return pages, collector, store
@@ -436,80 +434,6 @@ def test_memory_and_store_stay_bounded(tmp_path: Path) -> None:
 @pytest.mark.acceptance
 def test_a_week_leaves_memory_and_store_bounded(tmp_path: Path) -> None:
     keeps_its_size(tmp_path, 604_800)
-
-
-# ---- NATS ----
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[str]:
-    program = needs.find("nats-server")
-    if program is None:
-        pytest.skip(needs.program("nats-server"))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    log = tmp_path / "nats.log"
-    server = subprocess.Popen(
-        [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(tmp_path / "js"), "-l", str(log)]
-    )
-    until(lambda: log.exists() and "Server is ready" in log.read_text(), "a broker")
-    yield f"nats://127.0.0.1:{port}"
-    server.terminate()
-    server.wait(PATIENCE_S)
-
-
-def test_the_same_over_nats(tmp_path: Path, broker: str) -> None:
-    path = recent(4, 500, 9)
-    with Running(tmp_path, "--segment", "A>B", "--nats", broker) as running:
-        send(broker, pair(path, RDA), 5, settled(running, path, 4))
-        assert are_true(running.reports(), path) == 4
-
-
-def test_a_second_collector_reads_nothing_from_the_broker(tmp_path: Path, broker: str) -> None:
-    """It waits, and says so; when the first one ends, it goes on."""
-    estimator, start_ns = Lda(64, (0,), tail=64), time.time_ns() // SECOND_NS * SECOND_NS - 300 * SECOND_NS
-    paths = [Travelled.made(3, 50, 10, start_ns=start_ns + i * 60 * SECOND_NS) for i in range(3)]
-    (tmp_path / "second").mkdir()
-    with Running(tmp_path, "--segment", "A>B", "--nats", broker) as first:
-        send(broker, pair(paths[0], estimator), 3, settled(first, paths[0], 2))
-        with Running(tmp_path / "second", "--segment", "A>B", "--nats", broker) as second:
-            second.until(lambda: second.counted().get("nats broker failed", 0) >= 1)
-            send(broker, pair(paths[1], estimator), 3, settled(first, paths[1], 2))
-            assert "synopsis" not in second.counted()
-            first.end(signal.SIGTERM)
-            send(broker, pair(paths[2], estimator), 3, settled(second, paths[2], 2))
-            assert second.counted()["synopsis"] == 6
-    assert f"another collector, {socket.gethostname()}:{tmp_path}/store.db, reads from it" in second.log
-    assert "can be used again" in second.log
-
-
-def test_a_broker_keeps_what_the_collector_does_not_know(tmp_path: Path, broker: str) -> None:
-    """A message of a newer version stays in the stream, others go on; and the check says what the broker promises."""
-    agent = pair(recent(4, 50, 9), RDA)[0]
-    first, *others = agent.messages(0, 4)
-
-    async def work(counted: Callable[[], dict[str, int]]) -> int:
-        way = sender(Address(broker), "A")
-        newer = bytearray(encode(first))
-        newer[4] += 1
-        await send_patiently(way, bytes(newer), first.key)
-        for message in others:
-            await way.send(encode(message), message.key)
-        await way.close()
-        await asyncio.to_thread(until, lambda: counted().get("synopsis") == 3, "three messages")
-        client = await nats.connect(broker)
-        stream = client.jetstream()
-        while (left := (await stream.stream_info("WIRELAG")).state.messages) > 1:  # acknowledged a little later
-            await asyncio.sleep(0.02)
-        await client.close()
-        return left
-
-    with Running(tmp_path, "--segment", "A>B", "--nats", broker) as running:
-        assert asyncio.run(asyncio.wait_for(work(running.counted), PATIENCE_S)) == 1
-        assert running.counted()["of an unknown version"] >= 1
-    assert running.log.count("its sender keeps it until this wirelag is upgraded") == 1
-    said = wirelag("collect", "--check", "--nats", broker, "--listen", "127.0.0.1:0", "--store", tmp_path / "new.db")
-    assert "one copy (1 of 3 replicas): after a power failure it may have lost what it acknowledged" in said.stdout
 
 
 # ---- documents ----

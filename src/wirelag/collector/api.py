@@ -83,7 +83,7 @@ class Api:
         except WirelagError as error:
             return wrong(404, str(error))
         except self._of.store.errors as error:
-            self._of.doubt(error)
+            self._of.upkeep.doubt(error)
             return wrong(503, "the collector cannot read its store now; its log says why")
         except Exception as error:  # lose one response rather than the collector
             self._of.counted["internal errors"] += 1

@@ -27,6 +27,7 @@ from wirelag.collector.metrics import InUse, Metrics
 from wirelag.collector.notices import Notices
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
+from wirelag.collector.upkeep import Upkeep
 from wirelag.errors import WirelagError
 from wirelag.network.topology import Topology
 from wirelag.packets.intervals import Interval
@@ -44,7 +45,6 @@ MOST_AGAIN: Final = 16 << 20  # bytes that are read from the store for a message
 NEAR: Final = 4  # intervals on both sides that may contain the other halves of those cut by packets
 TICK_S: Final = 1.0
 PRUNE_S: Final = 600.0
-RESCUE_S: Final = 60.0  # between two attempts to rescue a damaged store
 RESULT_S: Final = 150e-6  # about what it takes to store a result of a class
 MOST_LISTENERS: Final = 256
 MOST_ASKS: Final = 1024  # asks waiting for an inbox; the oldest are dropped
@@ -95,6 +95,7 @@ class Collector:
         self.health = Health()
         self.notices = Notices()
         self.in_use: Callable[[], dict[str, InUse]] = dict  # the server knows
+        self.upkeep = Upkeep(store, self.health, self.counted)
         self.inboxes: list[Inbox] = []
         self.latest: dict[str, Kept] = {}  # by segment
         self.settled: dict[str, Kept] = {}
@@ -115,10 +116,6 @@ class Collector:
         self._trimmed_s = 0.0  # when `latest` and `settled` were, by a clock that is never set
         self._pruner = ThreadPoolExecutor(1, "pruning")
         self._resumed = False
-        self._doubt: Exception | None = None  # an error that may mean damage
-        self._rescued_s: float | None = None
-        if store.rescued is not None:
-            print(f"wirelag: {store.rescued}", file=sys.stderr, flush=True)
 
     async def run(self, inboxes: list[Inbox], read: Callable[[], Topology] | None = None) -> None:
         """Run until cancelled. `read` returns the current topology, if it is followed."""
@@ -209,7 +206,7 @@ class Collector:
 
     async def _prune(self) -> None:
         while True:
-            await self._loop.run_in_executor(self._pruner, self._prune_now)
+            await self._loop.run_in_executor(self._pruner, self.upkeep.prune, self.clock())
             await asyncio.sleep(PRUNE_S)
 
     async def _follow(self, read: Callable[[], Topology]) -> None:
@@ -265,46 +262,12 @@ class Collector:
         except self.store.errors as error:
             with suppress(*self.store.errors):
                 self.store.rollback()
-            self.counted["store failed"] += 1
-            self._doubt = error
-            if not self._rescue():
-                self._store_problem(error)
+            self.upkeep.failed(error)
             return None
         self._unsaved = []
-        self._store_problem(None)
+        self.upkeep.works()
         self._count(kept)
         return [Said(one.result.segment, one.report) for one in kept if one.taken]
-
-    def _store_problem(self, error: Exception | None) -> None:
-        path = self.store.path
-        problem = None if error is None else f"{path}: cannot write ({error}); agents keep their messages"
-        self.health.note("store", problem, f"{path}: can be written again")
-
-    def _rescue(self) -> bool:
-        """Go on with what can be read, if the last error means damage; not all the time."""
-        error, self._doubt, now_s = self._doubt, None, time.monotonic()
-        if error is None or (self._rescued_s is not None and now_s - self._rescued_s < RESCUE_S):
-            return False
-        try:
-            self.health.long_work = True
-            done = self.store.rescue(error)
-        except Exception as problem:
-            self._rescued_s = now_s
-            print(f"wirelag: {self.store.path}: cannot be rescued now ({problem})", file=sys.stderr, flush=True)
-            return False
-        finally:
-            self.health.works()
-            self.health.long_work = False
-        if done is None:
-            return False
-        self._rescued_s = now_s
-        self.counted["store rescued"] += 1
-        print(f"wirelag: {done}", file=sys.stderr, flush=True)
-        return True
-
-    def doubt(self, error: Exception) -> None:
-        """Note an error of reading: if it means damage, the worker rescues the store."""
-        self._doubt = error
 
     def _ask_for(self, asks: list[Message]) -> None:
         for ask in asks:
@@ -520,8 +483,7 @@ class Collector:
                     return None
                 said += found
         except self.store.errors as error:
-            self._doubt = error
-            self._store_problem(error)
+            self.upkeep.failed(error)
             return None
         self._resumed = True
         return said
@@ -533,7 +495,7 @@ class Collector:
             return outcomes
 
         self.notices.pass_time()
-        self._rescue()
+        self.upkeep.rescue()
         if not self._resumed and self._resume() is None:  # the store failed at the start
             return None
         found = self._kept(work)
@@ -544,29 +506,6 @@ class Collector:
             self.latest = {name: one for name, one in self.latest.items() if name in names}
             self.settled = {name: one for name, one in self.settled.items() if name in names}
         return found
-
-    # ---- in a thread of its own ----
-
-    def _prune_now(self) -> None:
-        path = self.store.path
-        try:
-            done = self.store.prune(self.clock())
-        except self.store.errors as error:
-            self.counted["pruning failed"] += 1
-            self._doubt = error
-            self.health.note("pruning", f"{path}: cannot delete what is old ({error})", "")
-            return
-        self.counted["messages deleted for room"] += done.messages
-        self.counted["results deleted for room"] += done.results
-        gone = " and ".join(
-            f"{count:,} {what}"
-            for count, what in ((done.messages, "messages that waited for their other half"), (done.results, "results"))
-            if count
-        )
-        problem = f"{path}: is full: {gone} were deleted before their time; raise retain.size" if gone else None
-        self.health.note("room", problem, f"{path}: has room again")
-        problem = None if done.problem is None else f"{path}: {done.problem}"
-        self.health.note("pruning", problem, f"{path}: what is old is deleted again")
 
 
 def _within(stored: Iterator[bytes], most: int) -> Iterator[bytes]:

@@ -1,0 +1,90 @@
+"""The upkeep of the store: what is old is deleted, what is damaged rescued, and what fails told once.
+
+`prune` runs in a thread of its own, all else in the collector's worker.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from typing import Final
+
+from wirelag.collector.health import Health
+from wirelag.collector.store import Store
+
+RESCUE_S: Final = 60.0  # between two attempts to rescue a damaged store
+
+
+class Upkeep:
+    """Of one store; what happens is counted."""
+
+    def __init__(self, store: Store, health: Health, counted: Counter[str]) -> None:
+        self._store, self._health, self._counted = store, health, counted
+        self._doubt: Exception | None = None  # an error that may mean damage
+        self._rescued_s: float | None = None
+        if store.rescued is not None:
+            _say(store.rescued)
+
+    def doubt(self, error: Exception) -> None:
+        """Note an error of reading, from any thread: if it means damage, the worker rescues the store."""
+        self._doubt = error
+
+    def failed(self, error: Exception) -> None:
+        """Note that nothing could be written; rescue the store if it is damaged."""
+        self._counted["store failed"] += 1
+        self._doubt = error
+        if not self.rescue():
+            problem = f"{self._store.path}: cannot write ({error}); agents keep their messages"
+            self._health.note("store", problem, "")
+
+    def works(self) -> None:
+        """Note that it was written."""
+        self._health.note("store", None, f"{self._store.path}: can be written again")
+
+    def rescue(self) -> bool:
+        """Go on with what can be read, if the last error means damage; not all the time."""
+        error, self._doubt, now_s = self._doubt, None, time.monotonic()
+        if error is None or (self._rescued_s is not None and now_s - self._rescued_s < RESCUE_S):
+            return False
+        try:
+            self._health.long_work = True
+            done = self._store.rescue(error)
+        except Exception as problem:
+            self._rescued_s = now_s
+            _say(f"{self._store.path}: cannot be rescued now ({problem})")
+            return False
+        finally:
+            self._health.works()
+            self._health.long_work = False
+        if done is None:
+            return False
+        self._rescued_s = now_s
+        self._counted["store rescued"] += 1
+        _say(done)
+        return True
+
+    def prune(self, now_ns: int) -> None:
+        """Delete what is past its retention, and what does not fit."""
+        path, note = self._store.path, self._health.note
+        try:
+            done = self._store.prune(now_ns)
+        except self._store.errors as error:
+            self._counted["pruning failed"] += 1
+            self._doubt = error
+            note("pruning", f"{path}: cannot delete what is old ({error})", "")
+            return
+        self._counted["messages deleted for room"] += done.messages
+        self._counted["results deleted for room"] += done.results
+        waited = f"{done.messages:,} messages that waited for their other half"
+        gone = " and ".join(
+            ([waited] if done.messages else []) + ([f"{done.results:,} results"] if done.results else [])
+        )
+        full = f"{path}: is full: {gone} were deleted before their time; raise retain.size" if gone else None
+        note("room", full, f"{path}: has room again")
+        leapt = None if done.problem is None else f"{path}: {done.problem}"
+        note("pruning", leapt, f"{path}: what is old is deleted again")
+
+
+def _say(line: str) -> None:
+    print(f"wirelag: {line}", file=sys.stderr, flush=True)
