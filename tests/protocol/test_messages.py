@@ -384,6 +384,10 @@ RECORDS: dict[str, tuple[str, dict[str, Any]]] = {
     "an empty synopsis": ("synopsis", PLACE),
     "a level that no cache has": ("synopsis", WHOLE | {"cache_level": 31}),
     "a negative level": ("synopsis", WHOLE | {"cache_level": -1}),
+    "a tail that its terms do not allow": (
+        "synopsis",
+        WHOLE | {"tail_ids": np.arange(21, dtype=np.uint64), "tail_times_ns": np.arange(21)},
+    ),
     "more kept than seen": ("synopsis", WHOLE | {"entries": 101}),
     "a status in two lines": ("status", PLACE | {"version": "a\nb"}),
     "a status that no reply can hold": ("status", PLACE | {"version": "\ud800"}),
