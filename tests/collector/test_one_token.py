@@ -327,7 +327,7 @@ def test_a_length_that_is_only_declared_takes_nothing(attacked: Running) -> None
 
 
 def test_bytes_that_wait_count_for_their_point(attacked: Running) -> None:
-    """Three requests that stop just before their end: the third is refused, others are not."""
+    """Three requests that stop just before their end: one or two are refused, and requests of others are not."""
     most = 16 << 20
     with ExitStack() as lines:
         held = [lines.enter_context(opened(attacked, f"{HEAD}Content-Length: {most}\r\n\r\n")) for _ in range(3)]
@@ -336,7 +336,8 @@ def test_bytes_that_wait_count_for_their_point(attacked: Running) -> None:
                 line.sendall(bytes(most - 1))
         assert select.select(held, [], [], PATIENCE_S)[0]  # one of them has its reply
         refused = select.select(held, [], [], 0)[0]
-        assert [line.recv(12) for line in refused] == [b"HTTP/1.1 503"]
+        assert {line.recv(12) for line in refused} == {b"HTTP/1.1 503"}
+        assert len(refused) < 3
         serves(attacked)
 
 

@@ -414,7 +414,7 @@ def test_too_many_records_are_refused() -> None:
     rng = random.Random(3)
     records = [json.dumps(PLACE | {"class": f"{rng.getrandbits(64):x}"}).encode() for _ in range(MOST_RECORDS + 1)]
     assert len(decode(with_opening(opening(), *records[1:])).records) == MOST_RECORDS
-    assert refused(with_opening(opening(), *records)).startswith("has 1025 records")
+    assert refused(with_opening(opening(), *records)).startswith("has 4097 records")
 
 
 def test_empty_banks_cause_no_division_by_zero() -> None:
