@@ -107,7 +107,7 @@ dscp = 46
             "estimator.name: 'join' sends every packet, so it needs captures",
         ),
         (LEAST + 'interval = "soon"', "agent.toml: interval: 'soon' is not a duration"),
-        (LEAST + 'interval = "1ms"', "agent.toml: interval: 1ms is out of range: at least 10ms"),
+        (LEAST + 'interval = "1ms"', "agent.toml: interval: 1ms is out of range: 10ms to 1d"),
         (LEAST + 'grace = "2s"', "agent.toml: grace: is longer than the interval: give a shorter one"),
         (LEAST + 'by = "weather"', "agent.toml: by: 'weather' is not one of"),
         (LEAST + '[cut]\nat = "packets"', "agent.toml: cut.at: only lda is cut at packets"),

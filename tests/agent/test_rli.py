@@ -75,7 +75,7 @@ def test_batches_become_results_without_the_upstream_point() -> None:
 
 
 def test_the_mean_of_a_message_is_that_of_the_method() -> None:
-    (part,) = parts_of(arrived(), replace(measured(), terms=Terms(LINEAR, interval_ns=10**15)))
+    (part,) = parts_of(arrived(), replace(measured(), terms=Terms(LINEAR, interval_ns=10**13)))
     (result,) = results_of([message_of(part)])
     report = part.cut.synopses[0].report()
     plain = Tally.of(replace(result, clock=ClockReading(True, 0)), None).to_json(0, 1, True)

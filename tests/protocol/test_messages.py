@@ -395,6 +395,10 @@ RECORDS: dict[str, tuple[str, dict[str, Any]]] = {
     "an empty synopsis": ("synopsis", PLACE),
     "a level that no cache has": ("synopsis", WHOLE | {"cache_level": 31}),
     "a negative level": ("synopsis", WHOLE | {"cache_level": -1}),
+    "a tail that its terms do not allow": (
+        "synopsis",
+        WHOLE | {"tail_ids": np.arange(21, dtype=np.uint64), "tail_times_ns": np.arange(21)},
+    ),
     "more kept than seen": ("synopsis", WHOLE | {"entries": 101}),
     "a status in two lines": ("status", PLACE | {"version": "a\nb"}),
     "a status that no reply can hold": ("status", PLACE | {"version": "\ud800"}),
@@ -421,7 +425,7 @@ def test_too_many_records_are_refused() -> None:
     rng = random.Random(3)
     records = [json.dumps(PLACE | {"class": f"{rng.getrandbits(64):x}"}).encode() for _ in range(MOST_RECORDS + 1)]
     assert len(decode(with_opening(opening(), *records[1:])).records) == MOST_RECORDS
-    assert refused(with_opening(opening(), *records)).startswith("has 1025 records")
+    assert refused(with_opening(opening(), *records)).startswith("has 4097 records")
 
 
 def test_empty_banks_cause_no_division_by_zero() -> None:

@@ -83,7 +83,7 @@ SCHEMA: Final = Schema((
     Key("limits.bytes", size("64KiB"), "8MiB", "bytes per second of one point; beyond it, it waits"),
     Key("limits.time", number(0.01, 1.0), 0.25, "share of the processing time that one point may use"),
     Key("limits.connections", whole(2, 4096), 32, "open connections of one point"),
-    Key("limits.strangers", whole(4, 4096), 64, "open connections of one address before a right token"),
+    Key("limits.strangers", whole(4, 4096), 256, "open connections of one address before a right token"),
     Key("limits.segments", whole(1, 4096), 512, "segments that one point may name"),
     Key("limits.classes", whole(16, 8192), 8192, "classes of a segment, or of all that one point has named"),
     Key("limits.memory", size("32MiB", "64GiB"), "256MiB", "memory for intervals that wait for their other half"),

@@ -138,9 +138,8 @@ class Lda:
         sums = raised("sums", fields, counts)
         if len(counts) != self.rows * len(self.shifts):
             raise ValueError(f"{len(counts)} rows, not {len(self.shifts)} banks of {self.rows}")
-        return LdaSynopsis(
-            np.column_stack((counts, sums)).reshape(-1), Cached.from_fields(fields, self.seed, "tail_", self.tail)
-        )
+        tail = Cached.from_fields(fields, self.seed, "tail_", self.tail)
+        return LdaSynopsis(np.column_stack((counts, sums)).reshape(-1), tail)
 
 
 def _unlike(rows: Rows, tail: DelaySample) -> npt.NDArray[np.bool_]:

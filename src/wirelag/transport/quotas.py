@@ -26,7 +26,7 @@ class Limits:
     bytes: int = 8 << 20  # per second
     time: float = 0.25  # share of the time of the thread that processes messages
     connections: int = 32  # open at once
-    strangers: int = 64  # open at once, of one address, before a right token was seen
+    strangers: int = 256  # open at once, of one address, before a right token was seen
     held: int = 2 * MOST_BYTES + (1 << 16)  # bytes of messages that have come and are not stored yet
 
 
