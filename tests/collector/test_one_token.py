@@ -6,6 +6,7 @@ import select
 import signal
 import socket
 import ssl
+import sys
 import time
 import tracemalloc
 from collections import Counter
@@ -42,6 +43,10 @@ from wirelag.transport.quotas import Limits, Quotas
 
 MIB = 1 << 20
 HEAD = f"POST /v1/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {OF_EVIL}\r\nContent-Type: {MEDIA_TYPE}\r\n"
+FEW_FILES = (
+    "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (192, 192)); "
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
 SHORT = Rda(short=True, rows=32, tail=512, memory=64 << 20)
 
 
@@ -365,7 +370,7 @@ def test_strangers_shut_nobody_out(attacked: Running) -> None:
 def test_handshakes_that_never_end_shut_nobody_out(tmp_path: Path) -> None:
     """With 512 file descriptors, 560 connections without a handshake, and 112 MB of tracebacks."""
     made, key = make_certificate(tmp_path)
-    words, few = ("--certificate", str(made), "--key", str(key)), ("prlimit", "--nofile=192:192")
+    words, few = ("--certificate", str(made), "--key", str(key)), (sys.executable, "-c", FEW_FILES)
     context = ssl.create_default_context(cafile=made)
     with collector(tmp_path, "tls", SEGMENTS, *words, prefix=few) as running, ExitStack() as lines:
         where = urlsplit(running.url)
