@@ -25,6 +25,7 @@ from wirelag.transport import Address, Unreachable, sender
 from wirelag.transport.http import MEDIA_TYPE
 from wirelag.transport.http_inbox import HttpInbox
 from wirelag.transport.outbox import Outbox
+from wirelag.transport.quotas import Quotas
 from wirelag.transport.spool import Spool
 
 
@@ -150,6 +151,25 @@ def test_a_collector_that_reads_nothing_holds_little() -> None:
             await soon(taker)
             assert taken == [50]
             await asyncio.gather(*(way.close() for way in ways))
+
+    run(work())
+
+
+@pytest.mark.parametrize("point", [POINT, None])
+def test_a_point_beyond_its_quota_keeps_its_message(point: str | None) -> None:
+    """With a token of its own, or one for everything."""
+
+    async def work() -> None:
+        quotas = Quotas()
+        quotas.spent(POINT, 1000)
+        inbox = HttpInbox({TOKEN: point}, quotas=quotas)
+        async with https(inbox) as url:
+            way = sender(Address(url, TOKEN), POINT)
+            with pytest.raises(Unreachable, match="status 429"):
+                await way.send(encode(message(0)), message(0).key)
+            assert inbox.counts == {"over quota": 1}
+            assert inbox.held == 0
+            await way.close()
 
     run(work())
 
