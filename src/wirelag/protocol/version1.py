@@ -10,6 +10,7 @@ import struct
 from typing import Any, Final
 
 from wirelag.codec import unpack
+from wirelag.estimators.catalogue import capabilities_of
 
 _HEAD: Final = 8  # bytes of magic and version
 _LENGTH: Final = struct.Struct("<I")
@@ -46,6 +47,7 @@ def parts(data: bytes, whole: bool) -> tuple[Record, list[Record]]:
 
 def _now(opening: Record) -> Record:
     terms = opening["terms"]
-    if terms["estimator"] == "rda":
+    can = capabilities_of(terms["estimator"])
+    if can is not None and can.second_round:
         terms = terms | {"parameters": terms["parameters"] | {"short": False}}
     return opening | {"terms": terms, "seen": opening["seen"] | {"captured": 0}}
