@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -103,6 +104,31 @@ def test_sums_that_contradict_single_packets_are_not_believed(tmp_path: Path) ->
     assert found["mean"] == pytest.approx(exact["mean"], rel=0.04)
     agreeing = json.loads(wirelag(*words, "--estimator", "lda", "--interval", "2s").stdout)
     assert "contradicted" not in agreeing
+
+
+def test_no_agreement_holds_by_figures_that_are_too_small(shared_data: Path) -> None:
+    """At 1 ms, packets that take 66 ms straddle edges and are left out: before, the rest "held" at 9.34 us."""
+    folder = shared_data / "twopoint" / "mptcpanalyzer-0.3.2"
+    pair = folder / "client_2_filtered.pcapng.gz", folder / "server_2_filtered.pcapng.gz"
+    words = ("oneway", *pair, "--estimator", "finecomb", "--interval", "1ms", "--sla", "mean<1ms", "--format", "json")
+    said = json.loads(wirelag(*words, "--sla", "mean<1us", code=3).stdout)
+    assert [verdict["holds"] for verdict in said["sla"]] == [None, False]
+    wirelag(*words, code=3)
+
+
+def test_an_interval_beyond_all_delays_is_not_given(shared_data: Path) -> None:
+    """Before: 694 us, 274 us to 3.45 s, while no response took more than 140 ms."""
+    path = shared_data / "hidden" / "l4s-tests" / "skype_bi_fq_codel.pcap.gz"
+    found = json.loads(wirelag("response", path, "--format", "json").stdout)
+    assert "mean" not in found["ci95"]
+    assert "beyond the longest one seen" in found["no_interval"]
+
+
+def test_groups_without_an_answer_are_counted(shared_data: Path) -> None:
+    """Before, an agreement "held" while most flows had no answer, and nothing said so."""
+    (path,) = (shared_data / "wild").glob("*netflix.pcap.gz")
+    words = ("response", path, "--filter", "src host 192.168.1.7", "--by", "flow", "--sla", "mean<200ms")
+    assert re.search(r"mean<200ms: cannot say for \d+ of \d+ groups", wirelag(*words, code=None).stdout)
 
 
 def test_groups_are_in_the_order_that_was_asked_for(made: Path) -> None:

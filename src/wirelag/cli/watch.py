@@ -364,7 +364,8 @@ def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -
         rows[0].report = report
     lines = table(rows, groups, f"by {by}, slowest first")
     from wirelag.render.output import write_lines
+    from wirelag.units import many
 
     more = len(measure.groups) - len(groups) if by else 0
-    lines += [f"and {more:,} more groups; --format jsonl lists all"] if more else []
+    lines += [f"and {many(more, 'more group')}; --format jsonl lists all"] if more else []
     write_lines([*lines, coverage(known), *measure.notes()], sys.stdout)

@@ -123,17 +123,25 @@ class Verdicts:
 
 
 def failing_groups(groups: Iterable[tuple[str, Verdicts]]) -> list[str]:
-    """A sentence for each agreement that groups break."""
+    """A sentence for each agreement that groups break, or that cannot be judged for some."""
     broken: dict[str, int] = {}
+    unknown: dict[str, int] = {}
     named: dict[str, list[str]] = {}
     count = 0
     for key, verdicts in groups:
         count += 1
-        for question in [verdict["question"] for verdict in verdicts.sla if verdict["holds"] is False]:
-            broken[question] = broken.get(question, 0) + 1
-            if broken[question] <= MOST_NAMED:
-                named.setdefault(question, []).append(key)
-    return [broken_text(question, failing, count, named[question]) for question, failing in broken.items() if count > 1]
+        for verdict in verdicts.sla:
+            question = verdict["question"]
+            if verdict["holds"] is None:
+                unknown[question] = unknown.get(question, 0) + 1
+            elif not verdict["holds"]:
+                broken[question] = broken.get(question, 0) + 1
+                if broken[question] <= MOST_NAMED:
+                    named.setdefault(question, []).append(key)
+    if count < 2:
+        return []
+    found = [broken_text(question, failing, count, named[question]) for question, failing in broken.items()]
+    return found + [f"{question}: cannot say for {n:,} of {count:,} groups" for question, n in unknown.items()]
 
 
 def broken_text(question: str, failing: int, count: int, names: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from wirelag.measure.groups import Groups, other_note
 from wirelag.measure.questions import MOST_NAMED, Questions, Verdicts, broken_text
 from wirelag.measure.result import DelayResult, Entry, doubt
 from wirelag.measure.slowest import listed
-from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_of, share, size_bytes, within
+from wirelag.units import Duration, Share, Size, duration_ns, format_time, many, one_of, share, size_bytes, within
 
 if TYPE_CHECKING:
     from wirelag.capture.source import Packets, PacketSource
@@ -462,7 +462,7 @@ def _coverage(packets: Packets, total: Samples) -> str:
     """Coverage, as a sentence."""
     statistics, delays = packets.statistics, total.distribution()
     skipped = sum(statistics.skipped.values())
-    parts = [f"{statistics.packets:,} packets", f"{total.packets:,} examined"]
+    parts = [many(statistics.packets, "packet"), f"{total.packets:,} examined"]
     if skipped:
         parts.append(f"{skipped:,} skipped ({', '.join(f'{n:,} {why}' for why, n in statistics.skipped.items())})")
     if total.counts.get("evicted", 0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from wirelag.units import format_duration, format_time
+from wirelag.units import format_duration, format_time, many
 
 if TYPE_CHECKING:
     from wirelag.measure.result import DelayResult, Entry
@@ -132,7 +132,7 @@ def more_groups(result: DelayResult) -> list[str]:
     """How many groups the table leaves out."""
     more = len(result.groups) - result.top
     top = f"--top {len(result.groups)}, " if more <= MOST_TOP else ""
-    return [f"and {more:,} more groups ({top}--format csv)"] if more > 0 else []
+    return [f"and {many(more, 'more group')} ({top}--format csv)"] if more > 0 else []
 
 
 def slowest_lines(result: DelayResult) -> list[str]:

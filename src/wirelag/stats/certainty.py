@@ -23,6 +23,7 @@ from wirelag.stats.over_time import (
     quantile_shares,
     share_bounds,
     tells,
+    too_wide,
     welch,
 )
 
@@ -95,13 +96,19 @@ class Certainty:
     @cached_property
     def why_none(self) -> str | None:
         """Why there are no intervals; None: there are."""
-        times = self._sources.times
-        return None if times is None else tells(times.over, self._delays.samples)
+        times, delays = self._sources.times, self._delays
+        if times is not None and (why := tells(times.over, delays.samples)):
+            return why
+        found = self._mean_bounds()
+        return None if found is None else too_wide(delays.mean_ns or 0.0, found[1], delays.max_ns or 0.0)
 
     def mean_ci_ns(self) -> Bounds | None:
         """The interval of the mean."""
+        return None if self.why_none is not None else self._mean_bounds()
+
+    def _mean_bounds(self) -> Bounds | None:
         delays = self._delays
-        if delays.mean_ns is None or self.why_none is not None or self._mean_error is None:
+        if delays.mean_ns is None or self._mean_error is None:
             return None
         low, high = bounds(delays.mean_ns, self._mean_error, delays.mean_ns - (delays.min_ns or 0))
         return max(0.0, low), high

@@ -149,6 +149,13 @@ def tells(over: OverTime | None, samples: int) -> str | None:
     return None
 
 
+def too_wide(mean_ns: float, high_ns: float, longest_ns: float) -> str | None:
+    """Why an interval of a mean is not worth its name: it ends beyond all delays, and beyond twice the mean."""
+    if high_ns <= max(longest_ns, 2 * mean_ns):
+        return None
+    return "delays vary so much, for so long, that their mean may lie beyond the longest one seen"
+
+
 def too_short(length_ns: float, alike_ns: float) -> str | None:
     """Why a part of a capture of this length has no interval, if delays of the whole stay alike for so long."""
     if length_ns >= STRETCHES * alike_ns:

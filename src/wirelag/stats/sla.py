@@ -65,7 +65,10 @@ class Sla:
         """
         found = _QUESTION.fullmatch(text)
         if not found:
-            raise ValueError(f"{text!r} is not a question: write p99<50ms, mean<10ms or 'above(50ms)<5%'")
+            raise ValueError(
+                f"{text!r} is not a question: write p99<50ms, mean<10ms or 'above(50ms)<5%', "
+                "and of rtt server.p99<50ms for one leg"
+            )
         limit = found["limit"]
         return cls(
             text=text.strip(),
@@ -90,11 +93,12 @@ class Sla:
         return getattr(delays, f"{self.name}_ns")
 
     def holds(self, delays: Delays) -> bool | None:
-        """Whether it holds; None without data."""
+        """Whether it holds; None without data, or if the figure is too small to show that it does."""
         value = self.value(delays)
         if value is None:
             return None
-        return value <= self.bound if self.inclusive else value < self.bound
+        below = value <= self.bound if self.inclusive else value < self.bound
+        return None if below and _too_small(delays) else below
 
     def broken_by(self, many: Distributions) -> npt.NDArray[np.bool_]:
         """Which of many distributions are known to break it."""
@@ -113,6 +117,8 @@ class Sla:
         """The verdict in words."""
         if self.value(delays) is None:
             return f"{self.text}: cannot say"
+        if self.holds(delays) is None:
+            return f"{self.text}: cannot say, it is {self.value_text(delays)} or more: {_too_small(delays)}"
         return f"{self.text}: {'holds' if self.holds(delays) else 'does not hold'}, it is {self.value_text(delays)}"
 
     def value_text(self, delays: Delays) -> str:
@@ -121,6 +127,11 @@ class Sla:
         if value is None:
             return "unknown"
         return f"{value:.2%}" if self.limit_ns is not None else format_duration(value)
+
+
+def _too_small(delays: Delays) -> str | None:
+    """Why the figures are too small, if they are."""
+    return getattr(delays, "misled", None)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from wirelag.clocks.fit import Clock
 from wirelag.report import QUANTILES, Report
 from wirelag.stats.moments import Moments
-from wirelag.stats.over_time import bounds
+from wirelag.stats.over_time import bounds, too_wide
 from wirelag.synopses.cache import SINGLE, Cached, Crossed, CrossedSink, join, level, survives
 from wirelag.synopses.delay_sample import DelaySample
 from wirelag.synopses.reordering import Order
@@ -194,7 +194,9 @@ class Crossing:
         bound98 = 0.0 if self._exact else self.moments.bound_ns(0.02)
         if mean is not None and no_interval is None:
             low, high = self._mean_ci_ns(mean)
-            ci95["mean"] = (low / 1e9, high / 1e9)
+            no_interval = too_wide(abs(mean), high, max(self.max_ns or 0, int(self.tail.delays_ns.max())))
+            if no_interval is None:
+                ci95["mean"] = (low / 1e9, high / 1e9)
         ci95 |= {q: (low_high[0] / 1e9, low_high[1] / 1e9) for q, (_, low_high) in quantiles.items() if low_high}
         details = {
             "sent": self.sent,
