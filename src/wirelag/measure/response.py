@@ -365,7 +365,7 @@ def _set_aside(report: Report) -> list[str]:
         return []
     said, words = report.details, {
         "pipelined": "overlap with others (their batches are timed as a whole)",
-        "joined": "began before the capture",
+        "joined": "may have begun before the capture",
         "cut": "did not end in the capture",
         "unseen": "have bytes that were not captured",
         "overlapping": "are of clients that do not wait for a response before the next request (--method auto)",
