@@ -240,6 +240,7 @@ def test_a_cut_capture_gives_the_packets_before_the_cut(data: bytes, save: Calla
 @pytest.mark.parametrize(
     "path", [path for path in capture_paths("rtt", "hidden") if path.stat().st_size < 100_000], ids=capture_name
 )
+@pytest.mark.every(2)
 def test_a_real_capture_that_is_cut(path: Path, save: Callable[[bytes], Path]) -> None:
     data = plain_bytes(path)
     for cut in random.Random(path.name).sample(range(300, len(data)), 5) if len(data) > 305 else []:

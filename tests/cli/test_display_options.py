@@ -165,6 +165,7 @@ def _printed(case: str, shared_data: Path, *more: object) -> str:
 
 
 @pytest.mark.parametrize(("case", "options"), [(case, options) for case in OPTIONS for options in OPTIONS[case]])
+@pytest.mark.every(2)
 def test_what_is_shown_changes_no_figure(case: str, options: str, shared_data: Path, tmp_path: Path) -> None:
     files = {"PAGE": "page.html", "OUT": "out.json", "ROWS": "rows.parquet", "TEXT": "rows.csv"}
     words = [tmp_path / files[word] if word in files else word for word in options.split()]

@@ -268,6 +268,7 @@ def test_an_interval_never_begins_below_zero(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", HIDDEN, ids=capture_name)
+@pytest.mark.every(2)
 def test_real_captures_of_hidden_traffic(path: Path) -> None:
     """A plausible result, or none and a reason."""
     if "server-side" in path.name:

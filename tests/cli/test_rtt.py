@@ -47,6 +47,7 @@ def reference() -> list[tuple[str, int, float, float, float]]:
 
 
 @pytest.mark.parametrize(("name", "samples", "p50", "p95", "p99"), reference(), ids=lambda value: str(value))
+@pytest.mark.every(3)
 def test_first_copies_agree_with_tshark(
     shared_data: Path, name: str, samples: int, p50: float, p95: float, p99: float
 ) -> None:

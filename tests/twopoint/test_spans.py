@@ -104,6 +104,7 @@ def crossed_once(seen: Points) -> Points:
 
 @pytest.mark.parametrize("estimator", [Join(), Rda(), Rda(rateless=True)], ids=["join", "rda", "rateless"])
 @pytest.mark.parametrize("interval_ns", [SECOND_NS // 2, SECOND_NS, 3 * SECOND_NS])
+@pytest.mark.every(2)
 def test_intervals_add_up_to_the_whole(capture: Points, estimator: Join | Rda, interval_ns: int) -> None:
     seen = crossed_once(capture)
     (whole,) = spans(estimator, seen)
@@ -149,6 +150,7 @@ def same(exact: Crossing, decoded: Crossing) -> bool:
 
 @pytest.mark.parametrize("estimator", RDAS.values(), ids=RDAS)
 @pytest.mark.parametrize("interval_ns", [None, SECOND_NS])
+@pytest.mark.every(2)
 def test_rda_equals_join_where_it_is_decoded(capture: Points, estimator: Rda, interval_ns: int | None) -> None:
     decoded = 0
     parts = parts_of(capture, interval_ns)
