@@ -2,8 +2,8 @@
 
 Laws. A client that sends a whole request and reads the response is left alone, however long the response takes. Until a
 connection has shown a right token it is a stranger's; if strangers have too many, the oldest of the address that has
-most is closed, before TLS and HTTP: so nobody who comes is shut out by those who came. There are always file
-descriptors left for the store.
+most is closed, before TLS and HTTP: so strangers cannot shut out a newcomer. There are always file descriptors left for
+the store.
 """
 
 from __future__ import annotations

@@ -509,7 +509,7 @@ class Collector:
 
 
 def _within(stored: Iterator[bytes], most: int) -> Iterator[bytes]:
-    """The next messages, until they have so many bytes."""
+    """The next messages; the one that reaches `most` bytes is the last."""
     size = 0
     for data in islice(stored, BATCH):
         yield data

@@ -395,7 +395,7 @@ def explanations(measured: MeasuredPair) -> list[str]:
             "are the slow ones, so that the mean is too small; use rda or join, or a longer --interval"
         )
         for one in (measured.whole, *measured.crossings.values()):
-            one.misled = "intervals are short for delays that vary so much"
+            one.too_small = "intervals are short for delays that vary so much"
     if contradicted := crossing.details.get("contradicted"):
         notes.append(
             f"in {contradicted:,} of {measured.intervals:,} intervals the sums of {measured.estimator} contradict the "

@@ -261,7 +261,7 @@ def share_bounds(share: float, error: Error, samples: float) -> Bounds:
 
 
 def enough_beyond(q: float, wider: float, samples: float) -> bool:
-    """Whether a quantile has an interval if its share were as uncertain as the mean: so many times as wide as alone.
+    """Whether a quantile has an interval, if its error is larger than by chance alone by the same factor as the mean's.
 
     Long delays come together. A recording that missed them by chance shows a quantile that seems sure: what it shows of
     the mean decides.

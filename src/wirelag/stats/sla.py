@@ -131,7 +131,7 @@ class Sla:
 
 def _too_small(delays: Delays) -> str | None:
     """Why the figures are too small, if they are."""
-    return getattr(delays, "misled", None)
+    return getattr(delays, "too_small", None)
 
 
 @dataclass(frozen=True)

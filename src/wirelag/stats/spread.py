@@ -69,7 +69,7 @@ def spread_of(flow_key: Ints, times_ns: Ints, delays_ns: Ints) -> Spread:
 
 
 def made_sure(delays: Distribution, flow_key: Ints, times_ns: Ints, delays_ns: Ints, alike: Alike) -> Distribution:
-    """These delays of one leg, with intervals from how they vary; for few delays nobody needs to know it."""
+    """These delays of one leg, with intervals from how they vary; few delays have no interval."""
     if delays.samples < FEWEST_DELAYS:
         delays.certainty = Certainty(delays, lambda: Sources(None, Effect(None, delays)))
         return delays

@@ -52,7 +52,7 @@ class Crossing:
     parts: int = 0  # intervals summed
     wire_bytes: int = 0
     reason: str | None = None
-    misled: str | None = None  # why its mean may be far off, whatever the sample says
+    too_small: str | None = None  # why its figures are too small, whatever the sample says
     details: dict[str, Any] = field(default_factory=dict)  # further fields of this method
     sink: CrossedSink | None = None  # takes the packets seen at both points
 
@@ -190,7 +190,7 @@ class Crossing:
         """The report."""
         mean, std = self.mean_ns, self.std_ns
         quantiles = dict(zip(QUANTILES, self.tail.quantiles_ns([float(q) for q in QUANTILES]), strict=False))
-        ci95, no_interval = {}, self.misled or self.tail.why_no_interval()
+        ci95, no_interval = {}, self.too_small or self.tail.why_no_interval()
         bound98 = 0.0 if self._exact else self.moments.bound_ns(0.02)
         if mean is not None and no_interval is None:
             low, high = self._mean_ci_ns(mean)
