@@ -373,9 +373,9 @@ def test_stop_ends_at_the_packets_that_have_arrived(network: Network, tmp_path: 
 # ---- privileges ----
 
 LISTEN_AND_DROP = """
-import glob, sys
-from wirelag.capture.privileges import drop_privileges, no_threads
-no_threads()
+import glob, os, sys
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+from wirelag.capture.privileges import drop_privileges
 from wirelag.errors import WirelagError
 from wirelag.capture.live import Live
 try:

@@ -102,9 +102,6 @@ class Run:
 
     def measure(self, command: str | None, read: list[str], speed: float | None, method: str) -> None:
         """Measure packets that another balancer sends."""
-        from wirelag.capture.privileges import no_threads
-
-        no_threads()
         from wirelag.balance.apply import Applier
         from wirelag.balance.loop import Balancer
         from wirelag.balance.watching import Watching

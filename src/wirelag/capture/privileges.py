@@ -16,14 +16,6 @@ _CAPABILITY_VERSION: Final = 0x20080522
 _NO_NEW_PRIVILEGES, _AMBIENT, _CLEAR_ALL = 38, 47, 4
 
 
-def no_threads() -> None:
-    """Keep numpy, if not imported yet, from starting threads: each would keep its own capabilities.
-
-    These threads multiply matrices, which nothing here does.
-    """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-
 def may_trace() -> bool:
     """Whether the process has CAP_PERFMON: with it, the verifier allows pointer arithmetic."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:

@@ -88,6 +88,8 @@ def _rows(group: dict[str, str]) -> str:
 
 def main() -> None:
     """Run the command line: an error is one line and exit code 2, never a traceback."""
+    # numpy's threads multiply matrices, which nothing here does; they cost start-up, and keep capabilities for themselves.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(GARBAGE)
     atexit.register(gc.freeze)  # at its end Python would look for garbage in all that was ever loaded
     _stand_in()

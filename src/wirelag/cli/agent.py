@@ -115,9 +115,6 @@ def agent(
     The agent captures without end, and sends a synopsis of each interval to the collector, which compares it with that
     of the segment's other end. Use the same settings at both ends.
     """
-    from wirelag.capture.privileges import no_threads
-
-    no_threads()
     from wirelag.agent.config import Config
     from wirelag.agent.settings import SCHEMA
 

@@ -128,9 +128,8 @@ def watch(
     if prometheus is not None:
         check_address(prometheus)
 
-    from wirelag.capture.privileges import drop_privileges, no_threads
+    from wirelag.capture.privileges import drop_privileges
 
-    no_threads()
     table_bytes = size_bytes(table_memory, "table_memory")
     response = _response_settings(quantity, _groups(quantity, by, group_memory), server or [], method, table_bytes)
     measure = _measure(response, _groups(quantity, by, group_memory), table_bytes, memory)
