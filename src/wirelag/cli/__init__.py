@@ -88,7 +88,7 @@ def _rows(group: dict[str, str]) -> str:
 
 def main() -> None:
     """Run the command line: an error is one line and exit code 2, never a traceback."""
-    # numpy's threads multiply matrices, which nothing here does; they cost start-up, and keep capabilities for themselves.
+    # numpy's threads multiply matrices, which nothing here does; they cost time, and keep capabilities of their own.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(GARBAGE)
     atexit.register(gc.freeze)  # at its end Python would look for garbage in all that was ever loaded

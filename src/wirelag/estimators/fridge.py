@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar, Final, Literal
 
 import numpy as np
@@ -158,6 +159,7 @@ def _greedy(room: int) -> tuple[int, ...]:
     return (first, 1 << (room - first).bit_length() - 1) if room > first else (first,)
 
 
+@lru_cache(maxsize=16)  # a meter plans each second, for the same memory
 def _choices(slots: tuple[int, ...]) -> list[tuple[tuple[int, ...], Array]]:
     """Slots, in both orders, with all entry probabilities to try (one row each, in 2^-32, largest first).
 
