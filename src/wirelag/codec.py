@@ -24,9 +24,22 @@ MOST_COUNT: Final = 1 << 48  # largest value of one counter: sums of many still 
 def pack(fields: Fields) -> bytes:
     """Encode plain values (numbers, text, lists) and integer arrays."""
     names, arrays = split_fields([fields])
-    head = json.dumps(names[0], separators=(",", ":")).encode()
+    head = _json(names[0])
     body = head + arrays
     return _HEAD.pack(len(head), zlib.crc32(body)) + body
+
+
+def packed_size(fields: Fields) -> int:
+    """The length of what `pack` encodes, without encoding the arrays."""
+    names, size, free = {}, _HEAD.size, FREE
+    for name, value in fields.items():
+        names[name] = value
+        if isinstance(value, np.ndarray):
+            base, width = _base_and_width(value, free)
+            names[name] = _told(value, base, width)
+            size += width * len(value)
+            free -= 0 if width else len(value)
+    return size + len(_json(names))
 
 
 def unpack(data: bytes) -> dict[str, Any]:
@@ -61,9 +74,9 @@ def split_fields(several: Iterable[Fields]) -> tuple[list[dict[str, Any]], bytes
         for name, value in fields.items():
             names[name] = value
             if isinstance(value, np.ndarray):
-                base, width, body = _squeeze(value, free)
-                names[name] = {"array": [value.dtype.str, len(value), base, width]}
-                parts.append(body)
+                base, width = _base_and_width(value, free)
+                names[name] = _told(value, base, width)
+                parts.append(_squeezed(value, base, width))
                 free -= 0 if width else len(value)
         found.append(names)
     return found, b"".join(parts)
@@ -118,16 +131,27 @@ def _shape(name: str, shape: Any) -> tuple[str, int, int, int]:
     raise ValueError(f"is damaged: {name} cannot be an array of {shape}")
 
 
-def _squeeze(values: np.ndarray[Any, Any], free: int) -> tuple[int, int, bytes]:
-    """Base, width and bytes. Sums that wrapped below 0 are close to the others only as signed numbers."""
+def _json(names: Fields) -> bytes:
+    return json.dumps(names, separators=(",", ":")).encode()
+
+
+def _told(values: np.ndarray[Any, Any], base: int, width: int) -> dict[str, list[Any]]:
+    return {"array": [values.dtype.str, len(values), base, width]}
+
+
+def _base_and_width(values: np.ndarray[Any, Any], free: int) -> tuple[int, int]:
+    """The smallest value and the bytes of each. Sums that wrapped below 0 are close to the others only if signed."""
     if not len(values):
-        return 0, 0, b""
-    signed, unsigned = values.view(np.int64), values.view(np.uint64)
-    bases = [(int(each.max()) - int(each.min()), int(each.min())) for each in (values, signed, unsigned)]
+        return 0, 0
+    views = (values, values.view(np.int64), values.view(np.uint64))
+    bases = [(int(each.max()) - int(each.min()), int(each.min())) for each in views]
     span, base = min(bases, key=lambda found: found[0])
-    above = unsigned - np.uint64(base & 2**64 - 1)
-    width = max((span.bit_length() + 7) // 8, int(len(values) > free))
-    return base, width, above.view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
+    return base, max((span.bit_length() + 7) // 8, int(len(values) > free))
+
+
+def _squeezed(values: np.ndarray[Any, Any], base: int, width: int) -> bytes:
+    above = values.view(np.uint64) - np.uint64(base & 2**64 - 1)
+    return above.view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
 
 
 def _unsqueeze(data: memoryview | bytes, dtype: str, count: int, base: int, width: int) -> np.ndarray[Any, Any]:

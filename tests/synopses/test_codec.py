@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wirelag.codec import FREE, pack, unpack
+from wirelag.codec import FREE, pack, packed_size, unpack
 
 REFUSED = r"is cut short|is damaged"
 LIMITS = {np.uint64: (0, 2**64 - 1), np.int64: (-(2**63), 2**63 - 1)}
@@ -53,6 +53,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 @given(fields)
 def test_unpacking_restores_what_was_packed(packed: dict[str, Any]) -> None:
     assert same(unpack(pack(packed)), packed)
+    assert packed_size(packed) == len(pack(packed))
 
 
 @given(fields, st.data())

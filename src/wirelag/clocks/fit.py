@@ -162,7 +162,7 @@ def _hull_slope(times: Floats, delays: Floats) -> float:
     bins = ((times - times[0]) * (_BINS / span)).astype(np.int64)
     order = np.lexsort((delays, bins))
     first = np.concatenate(([True], np.diff(bins[order]) != 0))
-    time, delay = times[order][first], delays[order][first]
+    time, delay = times[order][first].tolist(), delays[order][first].tolist()
     corners: list[int] = []
     for i in range(len(time)):
         while len(corners) > 1:
@@ -173,7 +173,7 @@ def _hull_slope(times: Floats, delays: Floats) -> float:
         corners.append(i)
     if len(corners) < 2:
         return 0.0
-    edge = min(max(int(np.searchsorted(time[corners], times.mean())), 1), len(corners) - 1)
+    edge = min(max(int(np.searchsorted([time[i] for i in corners], times.mean())), 1), len(corners) - 1)
     a, b = corners[edge - 1], corners[edge]
     return float((delay[b] - delay[a]) / (time[b] - time[a]))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
-from wirelag.codec import pack
+from wirelag.codec import packed_size
 from wirelag.estimators.protocol import Capabilities
 from wirelag.report import Report
 from wirelag.synopses.cache import (
@@ -72,7 +72,7 @@ class Join:
     def cross(self, up: Cached, down: Cached) -> Crossing:
         """The crossing: delays of packets seen at both points, and counts of the others."""
         crossing = joined(up, down, self._pass_on if self.sinks else None)
-        crossing.wire_bytes = len(pack(down.to_fields()))
+        crossing.wire_bytes = packed_size(down.to_fields())
         return crossing
 
     def _pass_on(self, crossed: Crossed) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.codec import array_of, pack
+from wirelag.codec import array_of, packed_size
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
@@ -124,7 +124,7 @@ class Lda:
             tail=tail,
             tail_level=max(up.tail.level, down.tail.level),
             net_loss=True,
-            wire_bytes=len(pack(down.to_fields())),
+            wire_bytes=packed_size(down.to_fields()),
             details={"usable_rows": int(rows.usable.sum()), "unlike_rows": int(unlike.sum())},
         ).checked()
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.codec import Fields, number_of, pack
+from wirelag.codec import Fields, number_of, packed_size
 from wirelag.estimators.protocol import Capabilities
 from wirelag.report import Report
 from wirelag.stats.moments import Moments
@@ -220,7 +220,7 @@ class Rda:
         ask = next(talk)
         while True:
             answer = responder.answer(ask)
-            wire_bytes += len(pack(ask.to_fields())) + len(pack(answer))
+            wire_bytes += packed_size(ask.to_fields()) + packed_size(answer)
             try:
                 ask = talk.send(answer)
             except StopIteration as end:
@@ -430,7 +430,7 @@ class Rda:
                 crossing.only_downstream = len(decoded.downstream) << up.level
                 crossing.single_up = crossing.single_down = None
         crossing.sent, crossing.received = up.packets, down.packets
-        crossing.wire_bytes = len(pack(down.to_fields()))
+        crossing.wire_bytes = packed_size(down.to_fields())
         stand_for(crossing, up.packets, down.packets, up.level)
         return crossing, decoded
 

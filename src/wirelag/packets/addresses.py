@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.packets.batch import PacketBatch
+from wirelag.packets.distinct import numbered
 from wirelag.packets.filters import Filter
 
 Words = npt.NDArray[np.uint64]
@@ -28,6 +29,23 @@ def address_keys(addresses: Words) -> Words:
 def pair_keys(source: Words, destination: Words) -> Words:
     """One number per ordered pair of address keys; the two directions differ."""
     return _kernels.coins(source + destination * _SPREAD, 0, _ADDRESSES)
+
+
+class BatchPairs(NamedTuple):
+    """The ordered address pairs of packets, each once."""
+
+    first: npt.NDArray[np.uint32]  # where each comes first
+    source: Words  # keys
+    destination: Words
+    keys: Words
+    place: npt.NDArray[np.uint32]  # of each packet's pair among them
+
+    @classmethod
+    def of(cls, packets: PacketBatch) -> BatchPairs:
+        """Those of a batch: far fewer than its packets."""
+        place, first = numbered(np.concatenate((packets.src, packets.dst), axis=1))
+        source, destination = address_keys(packets.src[first]), address_keys(packets.dst[first])
+        return cls(first, source, destination, pair_keys(source, destination), place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ class PacketBatch:
     """Columns of equal length, one row per packet, in the order of the capture."""
 
     __slots__ = (
-        "_memory", "_rows", "ack", "blocks",
+        "_chosen", "_memory", "_rows", "_whole", "ack", "blocks",
         "captured_length", "dst", "dst_port", "flags", "flow_key", "ip_id", "kind", "message",
         "number", "offset", "packet_id", "payload_length", "payload_offset", "protocol", "seq", "source", "src",
         "src_port", "time_ns", "traffic_class", "transaction", "tsecr", "tsval", "window", "wire_length",
@@ -150,8 +150,10 @@ class PacketBatch:
     kind: npt.NDArray[np.uint8]
     message: npt.NDArray[np.uint8]
     blocks: tuple[Block, ...]
-    _memory: npt.NDArray[np.uint8]
+    _memory: npt.NDArray[np.uint8]  # of a batch that the kernel wrote
     _rows: int
+    _whole: PacketBatch  # of a batch that is part of another
+    _chosen: slice | Array
 
     def __init__(self, columns: dict[str, Array], blocks: tuple[Block, ...] = ()) -> None:
         for name, column in columns.items():
@@ -166,12 +168,18 @@ class PacketBatch:
         return batch
 
     def __getattr__(self, name: str) -> Array:
-        """Make a column's view on first use: most readers need only a few columns."""
-        if name not in _PLACES or not hasattr(self, "_memory"):
+        """Make a column on first use: most readers need only a few."""
+        if name not in _PLACES:
             raise AttributeError(name)
-        dtype, width, offset = _PLACES[name]
-        shape = (self._rows, width) if width > 1 else (self._rows,)
-        column: Array = np.ndarray(shape, dtype, self._memory, offset)
+        column: Array
+        if hasattr(self, "_memory"):
+            dtype, width, offset = _PLACES[name]
+            shape = (self._rows, width) if width > 1 else (self._rows,)
+            column = np.ndarray(shape, dtype, self._memory, offset)
+        elif hasattr(self, "_whole"):
+            column = getattr(self._whole, name)[self._chosen]
+        else:
+            raise AttributeError(name)
         setattr(self, name, column)
         return column
 
@@ -188,7 +196,15 @@ class PacketBatch:
 
     def __getitem__(self, rows: slice | Array) -> PacketBatch:
         """Select rows: a slice is a view; a mask or an array of row numbers is a copy."""
+        if isinstance(rows, slice):
+            return self.choose(rows)
         return PacketBatch({name: getattr(self, name)[rows] for name in self._columns()}, self.blocks)
+
+    def choose(self, rows: slice | Array) -> PacketBatch:
+        """Select rows, each column when it is first used; until the result is dropped, all of this batch is kept."""
+        batch = PacketBatch({}, self.blocks)
+        batch._whole, batch._chosen = self, rows
+        return batch
 
     def _columns(self) -> list[str]:
         """The columns of this batch: all, or those given to a batch made by hand."""

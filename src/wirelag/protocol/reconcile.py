@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from wirelag.codec import array_of, number_of, pack
+from wirelag.codec import array_of, number_of, packed_size
 from wirelag.estimators.rda import Decoded, Rda, stand_for
 from wirelag.stats.moments import Moments
 from wirelag.synopses.cache import Cached
@@ -340,7 +340,7 @@ class Reconciling:
         looking = Looking.at(self.synopses[UP].tail, synopsis.tail, synopsis.before, early)
         crossing.order = looking.order(times_of(numbers, up.times_ns, looking.wanted))
         crossing.details |= {"decoded": True, "difference": None}
-        crossing.wire_bytes = len(pack(down.to_fields()))
+        crossing.wire_bytes = packed_size(down.to_fields())
         return crossing
 
     def _sample(self) -> tuple[DelaySample, int]:
@@ -350,6 +350,6 @@ class Reconciling:
     def _finished(self, crossing: Crossing) -> Crossing:
         up, down = self.synopses
         crossing.sent, crossing.received = up.packets, down.packets
-        crossing.wire_bytes = len(pack(down.to_fields()))
+        crossing.wire_bytes = packed_size(down.to_fields())
         stand_for(crossing, up.packets, down.packets, self.level)
         return crossing

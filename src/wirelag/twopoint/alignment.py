@@ -84,7 +84,7 @@ class Alignment:
             left_out.backward += backward
             left_out.elsewhere += len(packets) - backward - onward
             left_out.outside += onward - kept
-            packets = packets[np.flatnonzero(rows)]
+            packets = packets.choose(np.flatnonzero(rows))
         if point == "downstream" and self.clock.corrects:
             packets = packets[:]  # a new batch with views of the same columns
             packets.time_ns = self.clock.correct(packets.time_ns)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.clocks.fit import LONGEST_DELAY_NS
-from wirelag.packets.addresses import Direction, address_keys, pair_keys
+from wirelag.packets.addresses import BatchPairs, Direction, pair_keys
 from wirelag.packets.batch import PacketBatch
 from wirelag.twopoint.sketch import AddressPairs, Ints, Sighting, Words
 
@@ -49,33 +49,21 @@ class Course:
     sides: Sides
     first_ns: int
     last_ns: int
-    places: Ints  # by the lower bits of a key: its probable position
-
-    @classmethod
-    def make(cls, keys: Words, courses: npt.NDArray[np.uint8], sides: Sides, span_ns: tuple[int, int]) -> Course:
-        """Build it with a lookup table eight times as large as needed."""
-        places = np.zeros(1 << (8 * len(keys)).bit_length(), np.int64)
-        places[(keys & np.uint64(len(places) - 1)).astype(np.int64)] = np.arange(len(keys))
-        return cls(keys, courses, sides, *span_ns, places)
 
     def of(self, packets: PacketBatch, direction: Direction | None) -> npt.NDArray[np.uint8]:
         """FORWARD, BACKWARD or ELSEWHERE for each packet."""
-        source, destination = address_keys(packets.src), address_keys(packets.dst)
-        keys = pair_keys(source, destination)
-        place = self.places[(keys & np.uint64(len(self.places) - 1)).astype(np.int64)]
+        found = BatchPairs.of(packets)
+        place = np.minimum(np.searchsorted(self.keys, found.keys), len(self.keys) - 1)
         courses = self.courses[place]
-        new = np.flatnonzero(self.keys[place] != keys)
-        if not len(new):
-            return courses
-        place = np.minimum(np.searchsorted(self.keys, keys[new]), len(self.keys) - 1)
-        courses[new] = self.courses[place]
-        new = new[self.keys[place] != keys[new]]
+        new = np.flatnonzero(self.keys[place] != found.keys)
         if len(new):  # pairs that were not kept
             if direction:
-                courses[new] = np.where(direction.rows(packets)[new], FORWARD, ELSEWHERE)
+                first = found.first[new]
+                courses[new] = np.where(direction.matches(packets.src[first], packets.dst[first]), FORWARD, ELSEWHERE)
             else:
-                courses[new] = _by_side(self.sides.side(source[new]) - self.sides.side(destination[new]), ELSEWHERE)
-        return courses
+                tendency = self.sides.side(found.source[new]) - self.sides.side(found.destination[new])
+                courses[new] = _by_side(tendency, ELSEWHERE)
+        return courses[found.place]
 
 
 def signs(courses: npt.NDArray[np.uint8]) -> Floats:
@@ -225,4 +213,4 @@ def courses_at(
     if upstream:
         elsewhere &= ~crosses
     guess = np.where(elsewhere, ELSEWHERE, guess)
-    return Course.make(pairs.keys, np.where(known == 0, guess, known).astype(np.uint8), sides, span)
+    return Course(pairs.keys, np.where(known == 0, guess, known).astype(np.uint8), sides, *span)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.packets.addresses import address_keys, pair_keys
+from wirelag.packets.addresses import BatchPairs, address_keys
 from wirelag.packets.batch import Flag, PacketBatch
 
 Words = npt.NDArray[np.uint64]
@@ -40,12 +40,11 @@ class AddressPairs:
         self._pending: list[tuple[Words, Words, Ints]] = []
         self._pending_rows = 0
 
-    def add(self, keys: Words, packets: PacketBatch) -> None:
-        """Count packets by their keys."""
-        distinct, first, counts = np.unique(keys, return_index=True, return_counts=True)
-        addresses = np.concatenate([packets.src[first], packets.dst[first]], axis=1)
-        self._pending.append((distinct, addresses, counts.astype(np.int64)))
-        self._pending_rows += len(distinct)
+    def add(self, found: BatchPairs, packets: PacketBatch) -> None:
+        """Count the packets of a batch by their pairs."""
+        addresses = np.concatenate([packets.src[found.first], packets.dst[found.first]], axis=1)
+        self._pending.append((found.keys, addresses, np.bincount(found.place, minlength=len(found.keys))))
+        self._pending_rows += len(found.keys)
         if self._pending_rows > _PENDING:
             self.settle()
 
@@ -109,11 +108,12 @@ class Sighting:
         self.span_ns = min(self.span_ns[0], int(times.min())), max(self.span_ns[1], int(times.max()))
         self.packets += len(packets)
         self.prefix_cut += int(np.count_nonzero(packets.has(Flag.PREFIX_CUT)))
-        keys = pair_keys(address_keys(packets.src), address_keys(packets.dst))
-        self.pairs.add(keys, packets)
-        columns = (packets.packet_id, times, keys, packets.payload_length, packets.number)
+        found = BatchPairs.of(packets)
+        self.pairs.add(found, packets)
         rows = self._kept(packets.packet_id)
-        self._pending.append(tuple(column[rows] for column in columns))  # type: ignore[arg-type]
+        keys = found.keys[found.place[rows]]
+        kept = packets.packet_id[rows], times[rows], keys, packets.payload_length[rows], packets.number[rows]
+        self._pending.append(kept)
         self._pending_rows += len(rows)
         if self._pending_rows > _PENDING:
             self._join()
