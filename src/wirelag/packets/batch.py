@@ -150,15 +150,16 @@ class PacketBatch:
     kind: npt.NDArray[np.uint8]
     message: npt.NDArray[np.uint8]
     blocks: tuple[Block, ...]
-    _memory: npt.NDArray[np.uint8]  # of a batch that the kernel wrote
+    _memory: npt.NDArray[np.uint8] | None  # of a batch that the kernel wrote
     _rows: int
-    _whole: PacketBatch  # of a batch that is part of another
+    _whole: PacketBatch | None  # of a batch that is part of another
     _chosen: slice | Array
 
     def __init__(self, columns: dict[str, Array], blocks: tuple[Block, ...] = ()) -> None:
         for name, column in columns.items():
             setattr(self, name, column)
         self.blocks = blocks
+        self._memory = self._whole = None
 
     @classmethod
     def in_memory(cls, memory: npt.NDArray[np.uint8], rows: int, blocks: tuple[Block, ...] = ()) -> PacketBatch:
@@ -172,11 +173,11 @@ class PacketBatch:
         if name not in _PLACES:
             raise AttributeError(name)
         column: Array
-        if hasattr(self, "_memory"):
+        if self._memory is not None:
             dtype, width, offset = _PLACES[name]
             shape = (self._rows, width) if width > 1 else (self._rows,)
             column = np.ndarray(shape, dtype, self._memory, offset)
-        elif hasattr(self, "_whole"):
+        elif self._whole is not None:
             column = getattr(self._whole, name)[self._chosen]
         else:
             raise AttributeError(name)
