@@ -68,6 +68,19 @@ struct SeenColumns {
     }
 };
 
+/* The rank of every port (ports.h), to look up. */
+inline const u8 *port_ranks()
+{
+    static u8 ranks[1 << 16];
+    static const bool ready = [] {
+        for (u32 port = 0; port < sizeof ranks; port++)
+            ranks[port] = static_cast<u8>(wl_port_rank(static_cast<u16>(port)));
+        return true;
+    }();
+
+    return ready ? ranks : nullptr;
+}
+
 struct Free {
     void operator()(void *memory) const
     {

@@ -12,6 +12,7 @@ NB_MODULE(_kernels, m)
     add_connections(m);
     add_groups(m);
     add_distinct(m);
+    add_survey(m);
     add_crossing(m);
     add_rda(m);
     add_rli(m);

@@ -221,10 +221,7 @@ void crowd(Room<u64> weights, const Column<u64> &flow_key, const Column<u32> &ro
 
 void add_match(nb::module_ &m)
 {
-    static char ranks[1 << 16];
-    for (u32 port = 0; port < sizeof ranks; port++)
-        ranks[port] = (char)wl_port_rank((u16)port);
-    m.attr("PORT_RANKS") = nb::bytes(ranks, sizeof ranks);
+    m.attr("PORT_RANKS") = nb::bytes(reinterpret_cast<const char *>(port_ranks()), 1 << 16);
     m.attr("CONNECTION_BYTES") = sizeof(wl_connection);
     m.attr("SEGMENT_BYTES") = sizeof(wl_segment);
     m.attr("WAITING_BYTES") = sizeof(wl_waiting);

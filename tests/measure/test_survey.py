@@ -1,17 +1,22 @@
 """The findings of `wirelag info`, compared with simulations and with tshark."""
 
 import json
+import random
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.support.captures import ethernet, ipv4, pcap, tcp
+from tests.oracles import survey as oracle
+from tests.support.captures import ethernet, ipv4, pcap, random_frame, tcp
 from tests.support.command import wirelag
 from tests.support.simulated_captures import write_simulation
+from wirelag import _kernels
+from wirelag.capture.pcap import CaptureFile
 from wirelag.measure import survey, trial
-from wirelag.measure.survey import Conversations, common_share
+from wirelag.measure.survey import Survey, common_share
+from wirelag.packets.batch import Flag, Kind, PacketBatch
 from wirelag.sim import Scenario, simulate
 
 
@@ -115,23 +120,52 @@ def test_conversations_agree_with_tshark(shared_data: Path, tool: object) -> Non
     assert facts["directions"]["both"] == len(set(ran.stdout.split()))
 
 
+FACTS = ("forward", "backward", "to server", "to client", "syn", "syn/ack", "tcp", "timed")
+
+
+def kept(kernel: _kernels.Survey) -> dict[int, set[str]]:
+    keys, facts = np.empty(len(kernel), np.uint64), np.empty(len(kernel), np.uint8)
+    kernel.conversations(keys, facts)
+    return {
+        key: {name for bit, name in enumerate(FACTS) if fact >> bit & 1}
+        for key, fact in zip(keys.tolist(), facts.tolist(), strict=True)
+    }
+
+
+@pytest.mark.parametrize("most", [1, 40, 1 << 20])
+def test_conversations_are_those_of_the_twin(tmp_path: Path, most: int) -> None:
+    """Random frames, and a simulation; whole, and as two halves that are merged."""
+    rng = random.Random(4)
+    frames = [(i, frame, len(frame)) for i, frame in enumerate(random_frame(rng)[1] for _ in range(3_000))]
+    (tmp_path / "random.pcap").write_bytes(pcap(frames))
+    write_simulation(simulate(Scenario(packets=3_000, seed=4)), tmp_path / "real.pcap")
+    whole, halves = _kernels.Survey(most), [_kernels.Survey(most), _kernels.Survey(most)]
+    twin, kinds, flags = oracle.Survey(most), np.zeros(len(Kind), np.uint64), np.zeros(16, np.uint64)
+    for number, name in enumerate(("random.pcap", "real.pcap")):
+        for batch in CaptureFile(str(tmp_path / name)):
+            whole.observe(batch, kinds, flags)
+            halves[number].observe(batch, kinds.copy(), flags.copy())
+            twin.observe(batch)
+    halves[0].merge(halves[1])
+    assert kept(whole) == kept(halves[0]) == twin.conversations
+    assert whole.level == halves[0].level == twin.level
+    assert {kind: int(kinds[kind]) for kind in Kind if kinds[kind]} == dict(twin.kinds)
+    assert {flag: int(flags[flag.bit_length() - 1]) for flag in Flag if flag in twin.flags} == dict(twin.flags)
+
+
 def test_excess_conversations_are_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood: the count stays right within four standard errors of the sample."""
     monkeypatch.setattr(survey, "MOST_CONVERSATIONS", 1 << 10)
-    monkeypatch.setattr(survey, "_PENDING_ROWS", 1 << 8)
-    rng = np.random.default_rng(5)
-    keys = rng.integers(0, 2**64, 100_000, dtype=np.uint64)
-    seen, first, second = Conversations(), Conversations(), Conversations()
-    for part in np.array_split(np.repeat(keys, 2), 500):
-        bits = np.full(len(part), survey.FORWARD, np.uint8)
-        seen.add(part, bits)
-        (first if part[0] < 2**63 else second).add(part, bits)
-    seen.settle()
-    first.merge(second)
-    for one in (seen, first):
-        assert len(one.keys) <= 1 << 10
-        kept = len(one.keys)
-        assert abs(one.count() - 100_000) < 4 * 100_000 / kept**0.5
+    keys = np.random.default_rng(5).integers(0, 2**64, 100_000, dtype=np.uint64)
+    nothing = np.zeros(100_000)
+    columns = {name: nothing.astype(np.uint16) for name in ("src_port", "dst_port", "flags")}
+    columns |= {name: nothing.astype(np.uint8) for name in ("kind", "message")}
+    seen = Survey()
+    for _ in range(2):
+        seen.observe(PacketBatch({"time_ns": nothing.astype(np.int64), "flow_key": keys, **columns}))
+    found = seen.conversations
+    assert len(found.bits) <= 1 << 10
+    assert abs(found.count() - 100_000) < 4 * 100_000 / len(found.bits) ** 0.5
 
 
 def test_the_common_share_of_two_samples_equals_that_of_the_packets() -> None:

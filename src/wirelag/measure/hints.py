@@ -103,7 +103,6 @@ def _surveyed(capture: Capture) -> Survey | None:
     survey = Survey()
     for batch in batches:
         survey.observe(batch)
-    survey.conversations.settle()
     return survey
 
 

@@ -100,7 +100,6 @@ def info(
             result.errors.append(str(error))
             continue
         result.warnings += capture.warnings
-        survey.conversations.settle()
         result.files.append(_of_file(capture, survey))
         surveys.append(survey)
         read += capture.files

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
-from wirelag.packets.roles import by_client
+from wirelag import _kernels
+from wirelag.packets.batch import Flag, Kind, PacketBatch
 
 if TYPE_CHECKING:
     from wirelag.measure.copies import Copies
@@ -21,55 +21,22 @@ if TYPE_CHECKING:
 
 MOST_CONVERSATIONS: Final = 1 << 20
 MOST_IDS: Final = 1 << 12
-_PENDING_ROWS: Final = 1 << 18
 
-# One bit for each fact about a conversation. TIMED: its messages show which request a response belongs to.
+# One bit for each fact about a conversation (kernels/survey.h).
 FORWARD, BACKWARD, TO_SERVER, TO_CLIENT, SYN, SYN_ACK, TCP, TIMED = (1 << i for i in range(8))
 TIMED_KINDS: Final = (Kind.DNS, Kind.NTP, Kind.ICMP, Kind.QUIC)
 
 
+@dataclass(frozen=True, slots=True)
 class Conversations:
     """The conversations seen, each a row of bits."""
 
-    def __init__(self) -> None:
-        self.keys: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
-        self.bits: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
-        self.scale = 1  # conversations that each kept one represents
-        self._pending: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]] = []
-        self._pending_rows = 0
-
-    def add(self, keys: npt.NDArray[np.uint64], bits: npt.NDArray[np.uint8]) -> None:
-        """Add packets: their flow keys, and what each shows about its conversation."""
-        self._pending.append(_joined(keys, bits))
-        self._pending_rows += len(self._pending[-1][0])
-        if self._pending_rows > _PENDING_ROWS:
-            self.settle()
-
-    def settle(self) -> None:
-        """Merge pending rows into the kept ones."""
-        tables = [(self.keys, self.bits), *self._pending]
-        self.keys, self.bits = _joined(np.concatenate([k for k, _ in tables]), np.concatenate([b for _, b in tables]))
-        self._pending, self._pending_rows = [], 0
-        self._thin()
-
-    def merge(self, other: Conversations) -> None:
-        """Add the conversations of another capture."""
-        other.settle()
-        self._pending.append((other.keys, other.bits))
-        self.scale = max(self.scale, other.scale)
-        self.settle()
-
-    def _thin(self) -> None:
-        while True:
-            kept = self.keys < np.uint64(2**64 // self.scale - 1) if self.scale > 1 else slice(None)
-            self.keys, self.bits = self.keys[kept], self.bits[kept]
-            if len(self.keys) <= MOST_CONVERSATIONS:
-                return
-            self.scale *= 2
+    bits: npt.NDArray[np.uint8]
+    scale: int  # conversations that each kept one represents
 
     def count(self, mask: npt.NDArray[np.bool_] | None = None) -> int:
         """How many conversations there are, or how many in the mask."""
-        return (len(self.keys) if mask is None else int(np.count_nonzero(mask))) * self.scale
+        return (len(self.bits) if mask is None else int(np.count_nonzero(mask))) * self.scale
 
     def have(self, bits: int) -> npt.NDArray[np.bool_]:
         """Conversations with all of these bits."""
@@ -87,65 +54,44 @@ class Conversations:
         return ~self.both_ways & (self.have(SYN) | by_port)
 
 
-def _joined(
-    keys: npt.NDArray[np.uint64], bits: npt.NDArray[np.uint8]
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
-    """Merge rows of equal keys."""
-    if not len(keys):
-        return keys, bits
-    order = np.argsort(keys)
-    keys = keys[order]
-    starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-    return keys[starts], np.bitwise_or.reduceat(bits[order], starts)
-
-
-def _conversation_bits(packets: PacketBatch) -> npt.NDArray[np.uint8]:
-    """What each packet shows about its conversation."""
-    tcp = packets.of_kind(Kind.TCP)
-    opening = packets.message & np.uint8(TcpFlag.SYN | TcpFlag.ACK)
-    differ = packets.src_port != packets.dst_port
-    bits = np.where(packets.has(Flag.REVERSE), np.uint8(BACKWARD), np.uint8(FORWARD))
-    for bit, rows in (
-        (TO_SERVER, by_client(packets.src_port, packets.dst_port) & differ),
-        (TO_CLIENT, by_client(packets.dst_port, packets.src_port) & differ),
-        (SYN, tcp & (opening == TcpFlag.SYN)),
-        (SYN_ACK, tcp & (opening == TcpFlag.SYN | TcpFlag.ACK)),
-        (TCP, tcp),
-        (TIMED, np.isin(packets.kind, TIMED_KINDS)),
-    ):
-        bits |= rows.astype(np.uint8) * np.uint8(bit)
-    return bits
-
-
 class Survey:
     """What a capture holds, by packet and by conversation; the smallest packet ids on request."""
 
     def __init__(self, with_ids: bool = False) -> None:
-        self.conversations = Conversations()
-        self.kinds = dict.fromkeys(Kind, 0)
-        self.flags = dict.fromkeys(Flag, 0)
+        self._kernel = _kernels.Survey(MOST_CONVERSATIONS)
+        self._kinds = np.zeros(len(Kind), np.uint64)
+        self._flags = np.zeros(16, np.uint64)
         self.with_ids = with_ids
         self.ids: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 
     def observe(self, packets: PacketBatch) -> None:
         """Add packets."""
-        counts = np.bincount(packets.kind, minlength=len(Kind))
-        for kind in Kind:
-            self.kinds[kind] += int(counts[kind])
-        for flag in Flag:
-            self.flags[flag] += int(np.count_nonzero(packets.has(flag)))
-        whole = packets[~packets.has(Flag.LATER)]  # a later fragment has no ports, so no conversation
-        self.conversations.add(whole.flow_key, _conversation_bits(whole))
+        self._kernel.observe(packets, self._kinds, self._flags)
         if self.with_ids:
             self.ids = np.union1d(self.ids, packets.packet_id)[:MOST_IDS]
 
     def merge(self, other: Survey) -> None:
         """Add the survey of another capture."""
-        self.conversations.merge(other.conversations)
-        for kind in Kind:
-            self.kinds[kind] += other.kinds[kind]
-        for flag in Flag:
-            self.flags[flag] += other.flags[flag]
+        self._kernel.merge(other._kernel)
+        self._kinds += other._kinds
+        self._flags += other._flags
+
+    @property
+    def kinds(self) -> dict[Kind, int]:
+        """Packets of each kind."""
+        return {kind: int(self._kinds[kind]) for kind in Kind}
+
+    @property
+    def flags(self) -> dict[Flag, int]:
+        """Packets with each flag."""
+        return {flag: int(self._flags[flag.bit_length() - 1]) for flag in Flag}
+
+    @property
+    def conversations(self) -> Conversations:
+        """The conversations so far."""
+        keys, bits = np.empty(len(self._kernel), np.uint64), np.empty(len(self._kernel), np.uint8)
+        self._kernel.conversations(keys, bits)
+        return Conversations(bits, 1 << self._kernel.level)
 
 
 def common_share(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> float:
@@ -184,7 +130,6 @@ def verdicts(
     cannot compare these two; it is empty if it can, and None if that was not tried. `copies` are two captures that
     `rtt` and `response` do not read as one.
     """
-    survey.conversations.settle()
     between = _oneway(common, apart, copies)
     found = [_rtt(survey, trial), _response(survey, trial)]
     if copies:

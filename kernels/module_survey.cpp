@@ -1,0 +1,147 @@
+/* What a capture holds: checks arrays, releases the GIL and loops over survey.h. */
+#include <algorithm>
+#include <stdexcept>
+
+#include "arrays.hpp"
+#include "module.hpp"
+
+extern "C" {
+#include "survey.h"
+}
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+constexpr u64 places_at_first = 1 << 10;
+constexpr size_t flag_bits = 16;
+
+class Survey {
+  public:
+    explicit Survey(u64 most_conversations) : most(most_conversations)
+    {
+        if (!most)
+            throw std::invalid_argument("there must be room for a conversation");
+        allocate(places_at_first);
+    }
+
+    /* Counts packets by kind and by flag, and adds what they show. A later fragment has no ports, so no conversation. */
+    void observe(nb::handle packets, Room<u64> kinds, Room<u64> flags)
+    {
+        size_t rows = nb::len(packets);
+        Values<u64> flow_key{packets, "flow_key", rows};
+        Values<u16> src_port{packets, "src_port", rows}, dst_port{packets, "dst_port", rows}, flag{packets, "flags", rows};
+        Values<u8> kind{packets, "kind", rows}, message{packets, "message", rows};
+        size_t many = kinds.shape(0);
+        u64 *of_kind = kinds.data(), *of_flag = flags.data();
+        const u8 *ranks = port_ranks();
+
+        if (many <= WL_STAMP || flags.shape(0) != flag_bits)
+            throw std::invalid_argument("there must be a count for each kind and flag");
+        nb::gil_scoped_release release;
+        for (size_t i = 0; i < rows; i++) {
+            of_kind[std::min<size_t>(kind[i], many - 1)]++;
+            for (size_t bit = 0; bit < flag_bits; bit++)
+                of_flag[bit] += flag[i] >> bit & 1;
+        }
+        for (size_t i = 0; i < rows; i++)
+            if (!(flag[i] & WL_LATER))
+                add(flow_key[i],
+                    wl_facts(flag[i], kind[i], message[i], src_port[i], dst_port[i], ranks[src_port[i]], ranks[dst_port[i]]));
+    }
+
+    /* Adds the conversations of another. */
+    void merge(const Survey &other)
+    {
+        nb::gil_scoped_release release;
+        thin(std::max(known.level, other.known.level));
+        for (u64 at = 0; at <= other.known.mask; at++)
+            if (other.known.facts[at])
+                add(other.known.keys[at], other.known.facts[at]);
+    }
+
+    void conversations(Room<u64> keys, Room<u8> facts) const
+    {
+        size_t row = 0;
+
+        if (keys.shape(0) != known.count || facts.shape(0) != known.count)
+            throw std::invalid_argument("there must be room for each conversation");
+        for (u64 at = 0; at <= known.mask; at++)
+            if (known.facts[at]) {
+                keys.data()[row] = known.keys[at];
+                facts.data()[row++] = known.facts[at];
+            }
+    }
+
+    u64 count() const
+    {
+        return known.count;
+    }
+    u32 level() const
+    {
+        return known.level;
+    }
+
+  private:
+    void allocate(u64 places)
+    {
+        keys = zeroed<u64>(places);
+        facts = zeroed<u8>(places);
+        known.keys = keys.get();
+        known.facts = facts.get();
+        known.mask = places - 1;
+        known.count = 0;
+        known.seed = wl_mix(reinterpret_cast<uintptr_t>(known.keys));
+    }
+
+    void add(u64 key, u8 shown)
+    {
+        if (!wl_sampled(key, known.level) || !wl_converse(&known, key, shown))
+            return;
+        if (known.count > most)
+            thin(known.level + 1);
+        else if (2 * known.count > known.mask)
+            enter_again(2 * (known.mask + 1));
+    }
+
+    void thin(u32 level)
+    {
+        if (level == known.level)
+            return;
+        known.level = level;
+        enter_again(known.mask + 1);
+        if (known.count > most)
+            thin(level + 1);
+    }
+
+    void enter_again(u64 places)
+    {
+        auto old_keys = std::move(keys);
+        auto old_facts = std::move(facts);
+        u64 before = known.mask + 1;
+
+        allocate(places);
+        for (u64 at = 0; at < before; at++)
+            if (old_facts[at] && wl_sampled(old_keys[at], known.level))
+                wl_converse(&known, old_keys[at], old_facts[at]);
+    }
+
+    u64 most;
+    wl_conversations known = {};
+    std::unique_ptr<u64[], Free> keys;
+    std::unique_ptr<u8[], Free> facts;
+};
+
+} // namespace
+
+void add_survey(nb::module_ &m)
+{
+    nb::class_<Survey>(m, "Survey", "What packets show about their conversations.")
+        .def(nb::init<u64>(), "most"_a)
+        .def("observe", &Survey::observe, "packets"_a, "kinds"_a, "flags"_a, "Add packets; count them by kind and flag.")
+        .def("merge", &Survey::merge, "other"_a, "Add the conversations of another.")
+        .def("conversations", &Survey::conversations, "keys"_a, "facts"_a, "Fill the arrays with all conversations.")
+        .def("__len__", &Survey::count)
+        .def_prop_ro("level", &Survey::level);
+}
