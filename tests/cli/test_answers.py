@@ -36,19 +36,48 @@ def test_an_agreement_must_hold_on_both_legs(shared_data: Path) -> None:
     assert "p50<10ms: does not hold to the server; to the server it is 53.6 ms, to the client it is 42.2 us" in told
     wirelag("rtt", capture, "--sla", "client.p50<10ms", code=0)
     wirelag("rtt", capture, "--sla", "server.p50<10ms", code=3)
-    for leg in ("server", "client", "both", "mixed"):  # what is shown decides nothing
+    for leg in ("server", "client", "both", "mixed"):  # a mixture decides nothing
         wirelag("rtt", capture, "--sla", "p50<10ms", "--leg", leg, code=3)
     for others in ("response", "flows"):
         assert "only rtt has legs" in wirelag(others, capture, "--sla", "server.mean<1s", code=2).stderr
+
+
+def test_an_agreement_about_the_sum_of_both_legs(shared_data: Path) -> None:
+    """For each connection; the median of its legs is 53.6 ms and 42 us, and that of their sum 78.6 ms."""
+    capture = shared_data / "rtt/PcapPlusPlus/example.pcap.gz"
+    both = json.loads(wirelag("rtt", capture, "--leg", "both", "--by", "server", "--format", "json").stdout)
+    assert both["quantiles"]["0.5"] == pytest.approx(0.0786, abs=1e-4)
+    assert (
+        "both.p50<70ms: does not hold; on both legs together it is 78.6 ms"
+        in wirelag("rtt", capture, "--sla", "both.p50<70ms", code=3).stdout.splitlines()
+    )
+    wirelag("rtt", capture, "--sla", "p50<70ms", code=0)  # on each leg
+    wirelag("rtt", capture, "--sla", "both.p50<90ms", code=0)
+    for leg, question in (("both", "p50<70ms"), ("server", "both.p50<70ms"), ("both", "both.p50<70ms")):
+        words = ("--leg", leg, "--sla", question, "--by", "server", "--format", "json")
+        said = json.loads(wirelag("rtt", capture, *words, code=3).stdout)
+        (verdict,) = said["sla"]
+        assert verdict["holds"] is False
+        assert verdict["legs"] == {"both": {"holds": False, "value": both["quantiles"]["0.5"]}}
+        medians = {group["key"]: group["quantiles"]["0.5"] for group in both["groups"] if group["samples"]}
+        told = {group["key"]: group["sla"][0] for group in said["groups"]}
+        assert {key: told[key]["value"] for key in medians} == medians
+        assert {key for key, one in told.items() if one["holds"] is False} == {
+            key for key, median in medians.items() if median >= 0.07
+        }
+        failing = sum(median >= 0.07 for median in medians.values())
+        text = wirelag("rtt", capture, *words[:-2], code=3).stdout
+        assert f"{question}: does not hold for {failing} of {len(said['groups'])} groups: " in text
 
 
 def test_servers_are_ranked_by_the_delay_to_them(shared_data: Path) -> None:
     capture = shared_data / "rtt/redart/long_cap_2.pcap.gz"
     for by in ("server", "client"):
         groups = json.loads(wirelag("rtt", capture, "--by", by, "--format", "json").stdout)["groups"]
-        medians = [group["legs"][by]["quantiles"]["0.5"] for group in groups if by in group["legs"]]
-        assert len(medians) > 1
-        assert medians == sorted(medians, reverse=True)
+        legs = [group["legs"][by] for group in groups if by in group["legs"]]
+        places = [(leg["samples"] < 6, -leg["quantiles"]["0.5"]) for leg in legs]  # one sample leads no list
+        assert len(places) > 1
+        assert places == sorted(places)
 
 
 def test_the_leg_that_is_shown_has_the_first_figures(made: Path) -> None:
@@ -136,7 +165,11 @@ def test_groups_are_in_the_order_that_was_asked_for(made: Path) -> None:
         groups = json.loads(wirelag(*words, "--format", "json").stdout)["groups"]
         legs = [group["legs"]["server"] for group in groups if "server" in group["legs"]]
         values = [leg["quantiles"][f"{int(sort[1:]) / 100:g}"] if sort.startswith("p") else leg[sort] for leg in legs]
-        assert values == sorted(values, reverse=True)
+        few = [leg["samples"] < 6 and sort != "samples" for leg in legs]  # these come after the others
+        assert few == sorted(few)
+        for some in (True, False):
+            mine = [value for value, one in zip(values, few, strict=True) if one == some]
+            assert mine == sorted(mine, reverse=True)
         table = wirelag(*words, "--top", "3").stdout
         assert [group["key"] in table for group in groups[:4]] == [True, True, True, False]
         assert f"and {len(groups) - 3} more groups" in table

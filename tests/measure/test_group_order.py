@@ -42,7 +42,7 @@ def plain_figure(delays: Distribution, name: str) -> float | None:
 
 
 def plain_order(groups: GroupDelays, leg: str, sort: str, connections: Connections) -> list[int]:
-    """One group after the other: by its leg, else by the larger of both."""
+    """One group after the other: by its leg, else by the larger of both; those with few samples come later."""
     values = {}
     for group in groups.groups():
         each = groups.delays(group.place)
@@ -52,7 +52,9 @@ def plain_order(groups: GroupDelays, leg: str, sort: str, connections: Connectio
         named = dict(zip(LEGS, each, strict=True)) | {"mixed": mixed, "both": connections.distribution(group.tag)}
         own = plain_figure(named[leg], sort)
         other = max(plain_figure(one, sort) or 0.0 for one in each)
-        values[group.place] = group.place == 0, own is None, -(other if own is None else own)
+        samples = max(one.samples for one in each) if own is None else named[leg].samples
+        few = samples < 6 and sort not in ("samples", "max")
+        values[group.place] = group.place == 0, own is None, few, -(other if own is None else own)
     return sorted(values, key=lambda place: values[place])
 
 
@@ -60,7 +62,7 @@ def plain_order(groups: GroupDelays, leg: str, sort: str, connections: Connectio
 def test_every_figure_gives_the_order_that_groups_one_by_one_give(leg: str) -> None:
     groups, connections = filled(300, 4_000, 1 << 23)
     assert groups.complete
-    orders = {sort: order(groups, leg, sort, connections).tolist() for sort in FIGURES}
+    orders = {sort: order(groups, leg, sort, connections)[0].tolist() for sort in FIGURES}
     assert orders == {sort: plain_order(groups, leg, sort, connections) for sort in FIGURES}
     assert len({tuple(one) for one in orders.values()}) > 6
 
@@ -70,7 +72,7 @@ def test_the_same_of_many_groups_that_do_not_all_fit(leg: str) -> None:
     groups, connections = filled(9_000, 60_000, 1 << 21)
     assert not groups.complete
     assert len(groups) > AT_ONCE  # so that they are read in parts
-    found = order(groups, leg, "p99", connections).tolist()
+    found = order(groups, leg, "p99", connections)[0].tolist()
     assert found == plain_order(groups, leg, "p99", connections)
     assert found[-1] == 0
 
@@ -79,15 +81,18 @@ def test_the_same_of_many_groups_that_do_not_all_fit(leg: str) -> None:
 def test_groups_that_break_an_agreement(complete: bool) -> None:
     groups, connections = filled(300, 4_000, 1 << 23) if complete else filled(9_000, 20_000, 1 << 20)
     assert groups.complete == complete
-    slas = [Sla.parse(text) for text in ("p99<9ms", "client.mean<=3ms", "server.above(5ms)<30%", "min<1h")]
-    places = order(groups, "server", "mean", connections)
-    found = failing(groups, slas, places)
+    texts = ("p99<9ms", "client.mean<=3ms", "server.above(5ms)<30%", "min<1h", "both.p50<5ms")
+    slas = [Sla.parse(text) for text in texts]
+    places, _ = order(groups, "server", "mean", connections)
+    found = failing(groups, slas, places, connections)
 
     def breaks(sla: Sla, place: int) -> bool:
+        if sla.leg == "both":
+            return sla.holds(connections.distribution(groups.group(place).tag)) is False
         each = zip(LEGS, groups.delays(place), strict=True)
         return any(sla.holds(one) is False for leg, one in each if sla.leg in (None, leg))
 
     plain = {sla.text: [place for place in places.tolist() if breaks(sla, place)] for sla in slas}
     assert {text: some.tolist() for text, some in found.items()} == {text: some for text, some in plain.items() if some}
-    assert len(found) == 3
+    assert len(found) == 4
     assert any(some[-1] == 0 for some in plain.values() if some) != complete

@@ -17,8 +17,10 @@ from tests.support.command import wirelag as command
 from tests.support.pings import write_pings
 from wirelag.measure.group_entries import GroupEntries
 from wirelag.measure.groups import figure as named
+from wirelag.measure.groups import in_order
 from wirelag.measure.result import Entry
 from wirelag.measure.rtt import RttResult
+from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
 
 SERVERS = 3_000
@@ -46,15 +48,15 @@ def two_legs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ranked(result: RttResult, figure: str, most: int = 20) -> list[str]:
-    """The servers with the largest figure, from single samples."""
+    """The servers with the largest figure, from single samples; those with fewer than 6 come after the others."""
     assert result.samples is not None
     samples = result.samples.to_polars().filter(pl.col("leg") == "server")
     found = {}
     for (server,), part in samples.group_by("server", maintain_order=True):
         delays = Distribution()
         delays.add(part["delay_ns"].to_numpy())
-        found[server] = FIGURES[figure](delays)
-    return sorted(found, key=lambda server: -found[server])[:most]
+        found[server] = len(part) < 6, -FIGURES[figure](delays)
+    return sorted(found, key=lambda server: found[server])[:most]
 
 
 @pytest.mark.parametrize("figure", FIGURES)
@@ -75,12 +77,57 @@ def test_the_slowest_are_found_even_if_they_come_last(late: Path, figure: str) -
     assert {entry.key for entry in result.groups[:20]} <= set(last)
 
 
-def plain_value(entry: Entry, leg: str, figure: str) -> tuple[bool, float]:
+def pings_to(path: Path, delays_ms: dict[int, list[float]]) -> Path:
+    """Pings to servers by the last byte of their address, with these delays."""
+    servers = np.repeat([0x0A010000 + host for host in delays_ms], [len(one) for one in delays_ms.values()])
+    delays = (np.concatenate([np.array(one) for one in delays_ms.values()]) * 1e6).astype(np.int64)
+    write_pings(path, servers, 10**18 + np.arange(len(servers)) * 10**7, delays)
+    return path
+
+
+def test_one_slow_sample_does_not_lead_the_list_but_is_named(tmp_path: Path) -> None:
+    path = pings_to(tmp_path / "few.pcap", {1: [20.0] * 40, 2: [3000.0], 3: [40.0] * 6, 4: [900.0] * 5})
+    for sort, first in (("p50", "3"), ("p99", "3"), ("mean", "3"), ("max", "2"), ("samples", "1")):
+        result = wirelag.rtt(path, by="server", sort=sort, charts=False)
+        assert result.groups[0].key == f"10.1.0.{first}"
+        told = [line for line in result.notes if "come after the others" in line]
+        assert bool(told) == (sort not in ("max", "samples"))
+        if told:
+            assert [entry.key[-1] for entry in result.groups] == ["3", "1", "2", "4"]
+            assert "2 of 4 groups" in told[0]
+            assert told[0].endswith(f"the largest {sort} among them: 10.1.0.2, 3 s (1 sample)")
+    only_few = pings_to(tmp_path / "only.pcap", {1: [20.0], 2: [3000.0]})
+    notes = wirelag.rtt(only_few, by="server", charts=False).notes
+    assert any("all groups have fewer than 6 samples" in line for line in notes)
+
+
+def test_groups_of_other_commands_follow_the_same_rule(shared_data: Path) -> None:
+    capture = shared_data / "rtt" / "redart" / "long_cap_2.pcap.gz"
+    result = wirelag.response(capture)
+    led = [entry.report.samples >= 6 for entry in result.groups if entry.report.samples]
+    assert led == sorted(led, reverse=True)
+    assert 0 < sum(led) < len(led)
+    assert any(
+        f"{led.count(False)} of {len(result.groups)} groups come after the others" in one for one in result.notes
+    )
+    entries = [Entry("group", key, report_of(n, mean), Distribution()) for key, n, mean in
+               (("a", 5, 9.0), ("b", 6, 1.0), ("other", 99, 5.0), ("c", 0, None), ("d", 7, 2.0))]  # fmt: skip
+    ordered, few = in_order(entries, "mean")
+    assert [entry.key for entry in ordered] == ["d", "b", "a", "c", "other"]
+    assert few == (2, 1)
+
+
+def report_of(samples: int, mean: float | None) -> Report:
+    return Report("join", "one_way", packets=samples, samples=samples, mean=mean)
+
+
+def plain_value(entry: Entry, leg: str, figure: str) -> tuple[bool, bool, float]:
     """What a group is in order of, from the report that it gets when it is shown: its leg, else the other."""
     of_leg = entry.report if leg in ("both", "mixed") else entry.legs[leg].report if leg in entry.legs else None
     own = named(of_leg, figure) if of_leg is not None and of_leg.samples else None
     others = [named(one.report, figure) or 0.0 for one in entry.legs.values()]
-    return own is None, -(max(others) if own is None else own)
+    samples = max(one.report.samples for one in entry.legs.values()) if own is None else of_leg.samples
+    return own is None, samples < 6 and figure != "max", -(max(others) if own is None else own)
 
 
 @pytest.mark.parametrize("leg", ["server", "client", "both", "mixed"])

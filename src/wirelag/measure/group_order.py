@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from wirelag.measure.groups import Few, fewest
 from wirelag.packets.grouping import OTHER
 from wirelag.stats.distributions import Distributions
 from wirelag.stats.sla import Sla
@@ -22,29 +23,32 @@ Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.uint32]
 
 
-def order(groups: GroupDelays, leg: str, sort: str, connections: Connections) -> Places:
-    """The largest figure of a leg first; then groups without delays there, by the other leg; "other" last.
+def order(groups: GroupDelays, leg: str, sort: str, connections: Connections) -> tuple[Places, Few]:
+    """The largest figure of a leg first, then groups with too few samples for a place.
 
-    `connections` have the round trips of both legs together.
+    Groups without delays of that leg follow, by the other leg; "other" is last. `connections` have the round trips of
+    both legs together.
     """
-    places = groups.places()
-    values, others = np.full(len(places), np.nan), np.zeros(len(places))
+    places, figures = groups.places(), (sort, "samples")
+    values, others = np.full((2, len(places)), np.nan), np.zeros((2, len(places)))
     for some, legs in groups.many():
-        each = [_figure(one, sort) for one in legs]
-        others[some] = np.nan_to_num(np.fmax(*each))
-        if leg in LEGS:
-            values[some] = each[LEGS.index(leg)]
-        elif leg != "both":
-            values[some] = _figure(legs[0].plus(legs[1]), sort)
+        mixed = legs[0].plus(legs[1]) if leg == "mixed" else None
+        for row, name in enumerate(figures):
+            each = [_figure(one, name) for one in legs]
+            others[row, some] = np.nan_to_num(np.fmax(*each))
+            if leg in LEGS:
+                values[row, some] = each[LEGS.index(leg)]
+            elif mixed is not None:
+                values[row, some] = _figure(mixed, name)
     if leg == "both":
-        tags, whole = connections.distributions()
-        known = np.append(_figure(whole, sort), np.nan)
-        mine = groups.tags_and_before()[0]
-        at = np.searchsorted(tags, mine)
-        found = np.append(tags, OTHER)[at] == mine
-        values[: len(mine)] = known[np.where(found, at, len(tags))]
-    without = np.isnan(values)
-    return places[np.lexsort((-np.where(without, others, values), without, places == 0))]
+        whole, at = _both(groups, connections)
+        for row, name in enumerate(figures):
+            values[row, : len(at)] = np.append(_figure(whole, name), np.nan)[at]
+    without = np.isnan(values[0])
+    by, samples = np.where(without, others, values)
+    few, last = samples < fewest(sort), places == 0
+    enough = int((~few & ~without & ~last).sum())
+    return places[np.lexsort((-by, few, without, last))], (enough, int((few & ~without & ~last).sum()))
 
 
 def _figure(delays: Distributions, name: str) -> Floats:
@@ -55,15 +59,28 @@ def _figure(delays: Distributions, name: str) -> Floats:
     return np.asarray(found / 1e9)
 
 
-def failing(groups: GroupDelays, slas: Sequence[Sla], places: Places) -> dict[str, Places]:
+def _both(groups: GroupDelays, connections: Connections) -> tuple[Distributions, npt.NDArray[np.intp]]:
+    """The round trips of both legs together, and which of them are those of each group; one beyond: it has none."""
+    tags, whole = connections.distributions()
+    mine = groups.tags_and_before()[0]
+    at = np.searchsorted(tags, mine)
+    return whole, np.where(np.append(tags, OTHER)[at] == mine, at, len(tags))
+
+
+def failing(groups: GroupDelays, slas: Sequence[Sla], places: Places, connections: Connections) -> dict[str, Places]:
     """Which of the groups at these places break an agreement, on its leg or on any, for each that is broken."""
     came = groups.places()
     fails = {sla.text: np.zeros(len(came), np.bool_) for sla in slas}
     for sla in slas:
-        asked = [i for i, leg in enumerate(LEGS) if sla.leg in (None, leg)]
-        for some, legs in groups.many():
-            fails[sla.text][some] = np.any([sla.broken_by(legs[i]) for i in asked], axis=0)
+        if sla.leg == "both":
+            whole, at = _both(groups, connections)
+            fails[sla.text][: len(at)] = np.append(sla.broken_by(whole), False)[at]
+            others = [connections.distribution(int(OTHER))]
+        else:
+            asked = [i for i, leg in enumerate(LEGS) if sla.asks(leg)]
+            for some, legs in groups.many():
+                fails[sla.text][some] = np.any([sla.broken_by(legs[i]) for i in asked], axis=0)
+            others = [groups.delays(0)[i] for i in asked]
         if not groups.complete:
-            other = groups.delays(0)
-            fails[sla.text][-1] = any(sla.holds(other[i]) is False for i in asked)
+            fails[sla.text][-1] = any(sla.holds(one) is False for one in others)
     return {text: places[np.isin(places, came[some])] for text, some in fails.items() if some.any()}

@@ -12,7 +12,7 @@ import numpy as np
 
 from wirelag.estimators.drive import drive
 from wirelag.estimators.protocol import Meter
-from wirelag.measure.groups import LEAST_MEMORY, Groups
+from wirelag.measure.groups import LEAST_MEMORY, Groups, fewest
 from wirelag.measure.response import ResponseSettings, guess_note
 from wirelag.measure.response_entries import GroupParts
 from wirelag.measure.response_method import Chooser, Heard, ResponseMeter
@@ -185,9 +185,9 @@ class LiveGroups:
         for key in sorted(self.sums, key=lambda key: key[1] == ESTIMATES):
             found.setdefault(key[0], []).append(key)
 
-        def place(name: str) -> tuple[bool, float]:
-            mean = self.sums[found[name][0]].mean
-            return name == OTHER_KEY, -(-1.0 if mean is None else mean)
+        def place(name: str) -> tuple[bool, bool, bool, float]:
+            sums = self.sums[found[name][0]]
+            return name == OTHER_KEY, sums.mean is None, sums.samples < fewest("mean"), -(sums.mean or 0.0)
 
         entries = []
         for name in sorted(found, key=place)[:most]:
@@ -353,7 +353,7 @@ class Responses:
             part.estimated = None if beside is None else beside.report().during(interval)
             most = max(1, self.groups.memory // ENTRY_BYTES)
             parts = GroupParts(found, groups.by, most, beside) if groups.by else None
-            entries = [parts.entry(place) for place in parts.order().tolist()] if parts else []
+            entries = [parts.entry(place) for place in parts.order()[0].tolist()] if parts else []
             part.groups, part.by_group = entries.copy, [GroupPart.of(one) for e in entries for one in e.by_method()]
             self.groups.add(part)
         return part

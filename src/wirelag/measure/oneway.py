@@ -280,7 +280,8 @@ class MeasuredPair:
         classes = [crossing for tag, crossing in self.crossings.items() if tag]
         alike = alike_within([crossing.tail for crossing in classes])
         for crossing in classes:
-            crossing.tail = replace(crossing.tail, alike=alike)
+            if len(crossing.tail) < len(self.whole.tail):  # the only class is the whole
+                crossing.tail = replace(crossing.tail, alike=alike)
 
     def show(self, spans: Iterable[Span]) -> None:
         """Keep the reports of intervals, which only show the whole over time."""
@@ -469,7 +470,7 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     classes = {measured.keys[tag]: part for tag, part in measured.crossings.items() if tag}
     groups = [entry("group", key, part) for key, part in classes.items()]
     result.sort, result.top = settings.groups.sort or "mean", settings.groups.shown
-    result.groups = in_order(groups, result.sort)
+    result.groups, result.few = in_order(groups, result.sort)
     result.extra = {"clock": measured.clock.to_json(), "left_out": measured.left_out}
     if segments:
         result.extra["segments"] = [

@@ -6,7 +6,7 @@ A group without an estimate fails no agreement.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.errors import SettingError
@@ -46,6 +46,12 @@ class Questions:
         """The verdicts and shares of these delays."""
         return Verdicts([_share(limit, delays) for limit in self.above_ns], [sla.to_dict(delays) for sla in self.slas])
 
+    def of_leg(self, leg: str) -> Questions:
+        """The same where figures are of both legs together: agreements without a leg are about these."""
+        if leg != "both":
+            return self
+        return replace(self, slas=tuple(replace(sla, leg=leg) if sla.leg is None else sla for sla in self.slas))
+
     def of_legs(self, legs: Mapping[str, Delays], shown: Delays) -> Verdicts:
         """The same for round trips: an agreement without a leg must hold on each; shares are those of `shown`."""
         above = [
@@ -57,7 +63,9 @@ class Questions:
     def sentences_of_legs(self, legs: Mapping[str, Delays]) -> list[str]:
         """The same in words."""
         shares = [
-            f"to the {name}, {_share_text(limit, delays)}" for limit in self.above_ns for name, delays in legs.items()
+            f"{leg_text(name)}, {_share_text(limit, delays)}"
+            for limit in self.above_ns
+            for name, delays in legs.items()
         ]
         return shares + [_sentence(sla, legs) for sla in self.slas]
 
@@ -181,7 +189,7 @@ def _sentence_of_both(sla: Sla, delays: Delays, estimated: Delays) -> str:
 
 def _verdict(sla: Sla, legs: Mapping[str, Delays]) -> dict[str, Any]:
     """Whether an agreement holds on its leg, or on each that has delays; its value is that of the worst."""
-    each = {name: sla.to_dict(delays) for name, delays in legs.items() if sla.leg in (None, name)}
+    each = {name: sla.to_dict(delays) for name, delays in legs.items() if sla.asks(name)}
     known = {name: one for name, one in each.items() if one["holds"] is not None}
     failing = [name for name, one in known.items() if not one["holds"]]
     values = [known[name]["value"] for name in failing or known]
@@ -195,15 +203,20 @@ def _verdict(sla: Sla, legs: Mapping[str, Delays]) -> dict[str, Any]:
 
 def _sentence(sla: Sla, legs: Mapping[str, Delays]) -> str:
     """The verdict in words, with the leg that fails first."""
-    asked = {name: delays for name, delays in legs.items() if sla.leg in (None, name)}
+    asked = {name: delays for name, delays in legs.items() if sla.asks(name)}
     known = {name: delays for name, delays in asked.items() if sla.value(delays) is not None}
     if not known:
         return f"{sla.text}: cannot say"
     failing = [name for name, delays in known.items() if not sla.holds(delays)]
     order = failing + [name for name in known if name not in failing]
-    said = ", ".join(f"to the {name} it is {sla.value_text(known[name])}" for name in order)
-    where = f" to the {' and to the '.join(failing)}" if failing else ""
+    said = ", ".join(f"{leg_text(name)} it is {sla.value_text(known[name])}" for name in order)
+    where = f" {' and '.join(leg_text(name) for name in failing)}" if failing and sla.leg != "both" else ""
     return f"{sla.text}: {'does not hold' + where if failing else 'holds'}; {said}"
+
+
+def leg_text(leg: str) -> str:
+    """Where delays of a leg are measured, in words."""
+    return {"both": "on both legs together", "mixed": "on both legs mixed"}.get(leg, f"to the {leg}")
 
 
 def _share(limit_ns: int, delays: Delays) -> dict[str, Any]:

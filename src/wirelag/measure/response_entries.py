@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from wirelag.measure.groups import OTHER, figure
+from wirelag.measure.groups import OTHER, Few, few_of, fewest, figure
 from wirelag.measure.result import Entry
 from wirelag.units import format_time
 
@@ -40,6 +40,10 @@ class Synopsis(Protocol):
     @property
     def mean(self) -> float | None:
         """The mean of the report, which is not made for it."""
+
+    @property
+    def samples(self) -> int:
+        """How many samples it is of."""
 
     @property
     def times_ns(self) -> Any:
@@ -89,15 +93,18 @@ class GroupParts:
         entry.estimated = None if beside is None else entry_of("group", key, beside)
         return entry
 
-    def order(self, sort: str = "mean") -> npt.NDArray[np.uint32]:
-        """Places by a figure, the largest first; those without it next, and "other" last."""
+    def order(self, sort: str = "mean") -> tuple[npt.NDArray[np.uint32], Few]:
+        """Places by a figure, the largest first; those with few samples next, then without it, and "other" last."""
         import numpy as np
 
-        others = [key == OTHER for key, _, _ in self._parts]
-        by_mean = sorted(range(len(others)), key=lambda i: (others[i], -_or(self._means[i], -1.0)))
-        values = self._means if sort == "mean" else [self._figure(i, sort) for i in range(len(others))]
-        places = sorted(by_mean, key=lambda i: (others[i], values[i] is None, -_or(values[i], 0.0)))
-        return np.array(places, np.uint32)
+        each = range(len(self._parts))
+        values = self._means if sort == "mean" else [self._figure(i, sort) for i in each]
+        kinds = [
+            (key == OTHER, value is None, part.samples < fewest(sort))
+            for (key, part, _), value in zip(self._parts, values, strict=True)
+        ]
+        places = sorted(each, key=lambda i: (*kinds[i], -(values[i] or 0.0), -(self._means[i] or 0.0)))
+        return np.array(places, np.uint32), few_of(kinds)
 
     def _figure(self, place: int, sort: str) -> float | None:
         return None if self._means[place] is None else figure(self.entry(place).report, sort)
@@ -106,10 +113,6 @@ class GroupParts:
     def in_other(self) -> int:
         """Samples of groups that did not fit."""
         return sum(part.report().samples for key, part, _ in self._parts if key == OTHER)
-
-
-def _or(value: float | None, other: float) -> float:
-    return other if value is None else value
 
 
 def _largest(found: Synopsis, by: str, most: int) -> tuple[dict[str, Synopsis], int]:

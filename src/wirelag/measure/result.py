@@ -14,8 +14,9 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError, need_polars
-from wirelag.measure.groups import OTHER
+from wirelag.measure.groups import FEWEST, OTHER, Few, figure, told_apart
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
+from wirelag.units import format_duration, many
 
 if TYPE_CHECKING:
     import numpy as np
@@ -172,6 +173,7 @@ class DelayResult(Result):
     by: str = ""  # kind of groups
     sort: str = ""  # the figure that groups are in order of
     ranked: str = ""  # the leg whose figure that is, if there are legs
+    few: Few = (0, 0)  # groups with too few samples for their place
     top: int = 20  # groups that the table shows
     each: bool = True  # whether agreements must hold for each group, too
     subject: str = ""  # names of the captures
@@ -238,22 +240,21 @@ class DelayResult(Result):
         why = {where: one.details.get("no_interval") for where, one in whole.items() if "mean" not in one.ci95}
         lines = [f"the mean{where} has no 95% interval: {reason}" for where, reason in why.items() if reason]
         if lines:
-            return lines
+            return [*self._few_notes(), *lines]
         rows = *self.segments, *self.intervals, *self.groups[: self.top]  # of a million groups most are never made
         others = [entry.report for entry in rows if entry.report.samples]
         without = sum("no_interval" in one.details and "mean" not in one.ci95 for one in others)
+        notes = [*self._few_notes(), *self.rank_notes()]
         if not without:
-            return self.rank_notes()
+            return notes
         return [
-            *self.rank_notes(),
+            *notes,
             f"{without:,} of {len(others):,} rows have no 95% interval: too few delays, or delays that change too "
             "slowly, to tell how much of a mean is chance",
         ]
 
     def not_told_apart(self) -> list[str]:
         """Keys of groups shown that 95% intervals do not tell from the next one, by the figure they are in order of."""
-        from wirelag.measure.groups import OTHER, told_apart
-
         if self.sort in ("", "samples", "max", "std"):  # these have no interval
             return []
         shown = [(entry.key, entry.legs.get(self.ranked, entry).report) for entry in self.groups[: self.top]]
@@ -269,6 +270,22 @@ class DelayResult(Result):
         return [
             f"order by {self.sort}: {unsure:,} of {len(shown):,} groups may belong after the next one; 95% intervals "
             "do not tell them apart"
+        ]
+
+    def _few_notes(self) -> list[str]:
+        """Which groups have too few samples for a place in the order, and which of them would be first."""
+        before, groups = self.few
+        if not groups or len(self.groups) < 2:
+            return []
+        have = f"fewer than {FEWEST} samples, too few to tell how slow they are"
+        if not before:
+            return [f"order by {self.sort}: all groups have {have}"]
+        first = self.groups[before]
+        report = first.legs.get(self.ranked, first).report
+        said = f"{first.key}, {format_duration((figure(report, self.sort) or 0.0) * 1e9)}"
+        return [
+            f"order by {self.sort}: {groups:,} of {len(self.groups):,} groups come after the others, since they have "
+            f"{have}; the largest {self.sort} among them: {said} ({many(report.samples, 'sample')})"
         ]
 
     def covering(self, packets: int, skipped: dict[str, int]) -> None:

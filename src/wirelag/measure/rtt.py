@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError
 from wirelag.measure.groups import Groups, other_note
-from wirelag.measure.questions import MOST_NAMED, Questions, Verdicts, broken_text
+from wirelag.measure.questions import MOST_NAMED, Questions, broken_text
 from wirelag.measure.result import DelayResult, Entry, doubt
 from wirelag.measure.slowest import listed
 from wirelag.units import Duration, Share, Size, duration_ns, format_time, many, one_of, share, size_bytes, within
@@ -30,10 +30,13 @@ if TYPE_CHECKING:
     from wirelag.measure.points import Progress
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
+    from wirelag.stats.distribution import Distribution
     from wirelag.synopses.connections import Connections
     from wirelag.synopses.group_delays import Group, GroupDelays
     from wirelag.synopses.samples import SampleBatch, Samples, Sink
     from wirelag.synopses.timeline import Timeline
+
+    _Legs = dict[str, Distribution]
 
 GROUPS: Final = ("flow", "client", "server", "subnet", "port")
 LEGS: Final = ("server", "client", "both", "mixed")
@@ -123,6 +126,7 @@ class RttResult(DelayResult):
     ranked: str = ""  # the leg by which groups are in order
     timeline: Timeline | None = None  # for the page
     coverage: str = ""  # the last note
+    asked: tuple[str, ...] = ()  # what was asked of all delays, in words
     broken: tuple[str, ...] = ()  # agreements that a group breaks
 
     def rows(self) -> list[dict[str, Any]]:
@@ -262,7 +266,8 @@ def measure_rtt(
         result = _measured(packets, settings, sinks, progress)
     result.timeline, result.samples, result.slowest = timeline, kept, listed(slowest)
     result.subject, result.warnings = ", ".join(packets.names), list(packets.warnings)
-    _ask(result, settings.questions)
+    result.notes += result.asked
+    result.notes += result.broken
     if len(result.total.legs) > 1:
         result.notes.append(LEG_NOTE)
     result.explain(packets)
@@ -273,15 +278,15 @@ def measure_rtt(
 LEG_NOTE: Final = "a leg is the path from the capture point to the server and back, or to the client and back"
 
 
-def _ask(result: RttResult, questions: Questions) -> None:
-    """Put questions to both legs, in total; groups were asked when they were put in order."""
-    result.total.verdicts = _verdicts(result.total, questions)
-    result.notes += questions.sentences_of_legs({name: leg.delays for name, leg in result.total.legs.items()})
-    result.notes += result.broken
-
-
-def _verdicts(entry: Entry, questions: Questions) -> Verdicts:
-    return questions.of_legs({name: leg.delays for name, leg in entry.legs.items()}, entry.delays)
+def _asked(entry: Entry, questions: Questions, connections: Connections | None, tag: int | None) -> _Legs:
+    """What questions are put to: each leg, and both together or mixed where that was asked for."""
+    legs = {name: leg.delays for name, leg in entry.legs.items()}
+    chosen = entry.report.details["leg"]
+    if chosen in ("both", "mixed"):
+        legs[chosen] = entry.delays
+    if connections is not None and "both" not in legs and any(sla.leg == "both" for sla in questions.slas):
+        legs["both"] = connections.distribution(tag)
+    return legs
 
 
 class _Entries:
@@ -320,7 +325,9 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
 
     grouping, entries = settings.groups.delays(), _Entries(settings)
     both = settings.leg == "both"
-    whole = Connections() if both or grouping is not None else None
+    questions = settings.questions.of_leg(settings.leg)
+    sums = both or any(sla.leg == "both" for sla in questions.slas)
+    whole = Connections() if sums or grouping is not None else None
     part_of = Connections() if both and settings.interval_ns else None  # those of the open interval, if they are told
 
     def keep(batch: PacketBatch, samples: SampleBatch) -> None:
@@ -344,6 +351,8 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
         _doubt_short(intervals, settings.interval_ns, total)
     first = entries.of("all", "all", total, whole if both else None)
     result = RttResult(first, by=settings.groups.by or "", intervals=intervals)
+    asked = _asked(first, questions, whole, None)
+    first.verdicts, result.asked = questions.of_legs(asked, first.delays), tuple(questions.sentences_of_legs(asked))
     skipped = dict(packets.statistics.skipped)
     if total.counts.get("too_long", 0):
         skipped["too_long"] = total.counts["too_long"]
@@ -352,7 +361,7 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
         result.total.report = replace(result.report, reason="no packets")
     if grouping is not None:
         assert whole is not None
-        _add_groups(result, settings, _Grouped(grouping, entries, whole, both, total.packets, settings.questions))
+        _add_groups(result, settings, _Grouped(grouping, entries, whole, both, total, questions))
     result.counts, result.coverage = _counts(packets, total), _coverage(packets, total)
     return result
 
@@ -365,18 +374,19 @@ class _Grouped:
     entries: _Entries
     connections: Connections
     both: bool
-    packets: int
+    whole: Samples
     questions: Questions
 
     def entry(self, group: Group) -> Entry:
         """The entry of a group, with its verdicts."""
         samples = self.delays.samples(group)
-        samples.packets, samples.connections = self.packets, self.connections
+        samples.packets, samples.connections, samples.whole = self.whole.packets, self.connections, self.whole
         entry = self.entries.of("group", group.key, samples, self.connections if self.both else None)
         if group.before:
             details = {**entry.report.details, "earlier_in_other": group.before}
             entry.report = replace(entry.report, details=details)
-        entry.verdicts = _verdicts(entry, self.questions)
+        asked = _asked(entry, self.questions, self.connections, samples.tag)
+        entry.verdicts = self.questions.of_legs(asked, entry.delays)
         return _shape_only(entry)
 
 
@@ -399,8 +409,8 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
                 f"{late:,} of the {len(delays):,} groups kept came, or came back, when memory was full: up to "
                 f"{delays.floor:,} earlier samples of each are in other (earlier_in_other in JSON)"
             )
-    places = order(delays, result.ranked, result.sort, grouped.connections)
-    broken = failing(delays, grouped.questions.slas, places)
+    places, result.few = order(delays, result.ranked, result.sort, grouped.connections)
+    broken = failing(delays, grouped.questions.slas, places, grouped.connections)
     result.broken = tuple(
         broken_text(question, len(some), len(places), [delays.group(int(place)).key for place in some[:MOST_NAMED]])
         for question, some in broken.items()

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.stats.distribution import BINS, SHORTEST_NS, WIDTH_NS, bin_above
+from wirelag.stats.distribution import BINS, FEW, SHORTEST_NS, WIDTH_NS, bin_above, halfway
 
 _WORD: Final = 2**64 - 1
 
@@ -105,12 +105,19 @@ class Distributions:
         whole = self.sums[held, 1]
         begin = (ends - self.weights)[self.edges[held]]  # the weight of all distributions before
         rank = min(max(q, 0.0), 1.0) * whole.astype(np.float64)
-        at = np.searchsorted(ends, begin + np.minimum(rank.astype(np.uint64), whole - np.uint64(1)), side="right")
-        before = (ends[at] - self.weights[at] - begin).astype(np.float64)
-        inside = np.minimum(1.0, (rank - before + 0.5) / self.weights[at].astype(np.float64))
-        bins = self.bins[at]
+
+        def at(rank: Floats) -> Floats:
+            place = np.minimum(rank.astype(np.uint64), whole - np.uint64(1))
+            row = np.searchsorted(ends, begin + place, side="right")
+            before = (ends[row] - self.weights[row] - begin).astype(np.float64)
+            inside = np.minimum(1.0, (rank - before + 0.5) / self.weights[row].astype(np.float64))
+            return np.asarray(SHORTEST_NS[self.bins[row]] + WIDTH_NS[self.bins[row]] * inside)
+
+        between = np.array([halfway(q, n) for n in range(FEW + 1)])[np.minimum(whole, np.uint64(FEW)).astype(np.int64)]
+        values = at(rank)
+        values = np.where(between, (at(np.maximum(rank - 1, 0.0)) + values) / 2, values) if between.any() else values
         least, most = (self.sums[held, column].astype(np.float64) for column in (6, 7))
-        found[held] = np.minimum(np.maximum(SHORTEST_NS[bins] + WIDTH_NS[bins] * inside, least), most)
+        found[held] = np.minimum(np.maximum(values, least), most)
         return found
 
     def share_above(self, limit_ns: int) -> Floats:

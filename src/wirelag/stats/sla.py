@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wirelag.stats.distributions import Distributions
 
 _QUESTION: Final = re.compile(
-    r"\s*(?:(?P<leg>server|client)\.)?(?:p(?P<q>\d{1,2}(?:\.\d+)?)|(?P<name>mean|max|min)|above\((?P<limit>[^)]+)\))\s*(?P<sign><=?)\s*(?P<bound>\S+)\s*"
+    r"\s*(?:(?P<leg>server|client|both)\.)?(?:p(?P<q>\d{1,2}(?:\.\d+)?)|(?P<name>mean|max|min)|above\((?P<limit>[^)]+)\))\s*(?P<sign><=?)\s*(?P<bound>\S+)\s*"
 )
 
 
@@ -54,7 +54,7 @@ class Sla:
     limit_ns: int | None
     inclusive: bool
     bound: float  # ns, or a share
-    leg: str | None = None  # of a round trip; None: every leg there is
+    leg: str | None = None  # of a round trip, or both together; None: every leg there is
 
     @classmethod
     def parse(cls, text: str) -> Sla:
@@ -67,7 +67,7 @@ class Sla:
         if not found:
             raise ValueError(
                 f"{text!r} is not a question: write p99<50ms, mean<10ms or 'above(50ms)<5%', "
-                "and of rtt server.p99<50ms for one leg"
+                "and of rtt server.p99<50ms for one leg, both.p99<50ms for their sum"
             )
         limit = found["limit"]
         return cls(
@@ -79,6 +79,10 @@ class Sla:
             bound=parse_share(found["bound"]) if limit else parse_duration_ns(found["bound"]),
             leg=found["leg"],
         )
+
+    def asks(self, leg: str) -> bool:
+        """Whether it is about this leg."""
+        return leg in ("server", "client") if self.leg is None else leg == self.leg
 
     def value(self, delays: Delays) -> float | None:
         """The figure asked about, in ns or as a share; None without samples."""

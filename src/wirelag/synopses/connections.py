@@ -18,16 +18,17 @@ from wirelag import _kernels
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.distinct import distinct
 from wirelag.packets.grouping import OTHER
-from wirelag.stats.certainty import Effect, Sources
+from wirelag.stats.certainty import Certainty, Effect, Sources
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.distributions import Distributions
 from wirelag.stats.over_time import FEWEST_DELAYS, Alike, alike_over, over_time
 from wirelag.stats.random_groups import between
-from wirelag.synopses.samples import SampleBatch
+from wirelag.synopses.samples import LEGS, SampleBatch
 
 MOST: Final = 1 << 18
 _KEYS: Final = 3  # flow key, tag of its group, number of the stretch of time; then sum and weight of each leg
 
+_BOTH: Final = -1  # in place of a leg: the round trips of connections
 _NO_WEIGHTS: Final = np.empty(0, np.int64)
 _NO_TAGS: Final = np.empty(0, np.uint64)
 
@@ -41,7 +42,7 @@ class Connections:
         self._kernel = _kernels.ConnectionSums(most)
         self._sorted: Rows | None = None  # by flow key, tag and stretch
         self._grouped: tuple[Rows, Rows, Rows] | None = None  # the same by tag
-        self._alike: dict[int, Alike] = {}  # by leg
+        self._alike: dict[int | None, Alike] = {}  # by leg; None: both as one
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Add the samples of a packet batch."""
@@ -77,10 +78,26 @@ class Connections:
 
     def distribution(self, tag: int | None = None) -> Distribution:
         """The round trips of connections, of all or of one group's."""
-        found, (delays, _) = Distribution(), _round_trips(self.rows() if tag is None else self._of(tag))
+        rows = self.rows() if tag is None else self._of(tag)
+        found, (delays, first) = Distribution(), _round_trips(rows)
         if len(delays):
             found.add(delays)
+        found.certainty = Certainty(found, lambda: self._both_sources(delays, rows[first, 2], found))
         return found
+
+    def _both_sources(self, delays_ns: Rows, stretches: Rows, found: Distribution) -> Sources:
+        """How much round trips of connections, in these stretches, vary over time."""
+        if len(delays_ns) < FEWEST_DELAYS:
+            return Sources(None, Effect.of_time(None, found))
+        over = over_time(*_summed(stretches, delays_ns, np.ones(len(delays_ns))), len(delays_ns))
+        rows = self._in_groups()[0]
+        whole, first = _round_trips(rows, columns=2)
+        if over is not None and len(delays_ns) < len(whole):
+            if _BOTH not in self._alike:
+                of_each = rows[first, 2].astype(np.int64), whole, np.ones(len(whole)), rows[first, 1]
+                self._alike[_BOTH] = alike_over(*of_each)
+            over = over.within(int(np.ptp(stretches)) + 1, self._alike[_BOTH])
+        return Sources(None, Effect.of_time(over, found))
 
     def distributions(self) -> tuple[Rows, Distributions]:
         """The tags of groups, in order, and the round trips of the connections of each."""
@@ -103,13 +120,11 @@ class Connections:
             self._grouped = rows, tags, np.append(starts, len(rows))
         return self._grouped
 
-    def sources(self, tag: int, leg: int, delays: Distribution) -> Sources:
-        """How much the delays of a group's leg vary between connections and over time."""
+    def sources(self, tag: int, leg: int | None, delays: Distribution) -> Sources:
+        """How much the delays of a group's leg, or of both as one, vary between connections and over time."""
         if delays.samples < FEWEST_DELAYS:  # then there is no interval, and of a million groups most are small
             return Sources(None, Effect.of_time(None, delays))
-        rows = self._of(tag)
-        rows = rows[rows[:, _KEYS + 1 + 2 * leg] > 0]
-        sums, sizes = (rows[:, _KEYS + column + 2 * leg].astype(np.float64) for column in (0, 1))
+        rows, sums, sizes = _of_leg(self._of(tag), leg)
         # Not all connections are here if they are sampled, and more delays than the group's if it was kept late.
         scale = math.sqrt(float(sizes.sum()) / float(delays.weight)) if delays.weight else 0.0
         connections, stretches = (_summed(rows[:, column], sums, sizes) for column in (0, 2))
@@ -120,14 +135,20 @@ class Connections:
         of_connections = None if levels is None else (levels[0] * scale, levels[1])
         return Sources(Effect(of_connections, delays), Effect.of_time(over, delays, scale))
 
-    def alike(self, leg: int) -> Alike:
+    def alike(self, leg: int | None) -> Alike:
         """How delays of one group are alike, by stretches of time."""
         if leg not in self._alike:
-            rows = self.rows()
-            rows = rows[rows[:, _KEYS + 1 + 2 * leg] > 0]
-            sums, sizes = (rows[:, _KEYS + column + 2 * leg].astype(np.float64) for column in (0, 1))
+            rows, sums, sizes = _of_leg(self.rows(), leg)
             self._alike[leg] = alike_over(rows[:, 2].astype(np.int64), sums, sizes, rows[:, 1])
         return self._alike[leg]
+
+
+def _of_leg(rows: Rows, leg: int | None) -> tuple[Rows, Rows, Rows]:
+    """The rows with delays of a leg, or of any, and the sum and weight of these."""
+    columns = [_KEYS + 2 * one for one in (range(len(LEGS)) if leg is None else [leg])]
+    sums, sizes = (rows[:, [at + i for at in columns]].astype(np.float64).sum(axis=1) for i in (0, 1))
+    held = sizes > 0
+    return rows[held], sums[held], sizes[held]
 
 
 def _summed(keys: Rows, sums: Rows, sizes: Rows) -> tuple[Rows, Rows]:

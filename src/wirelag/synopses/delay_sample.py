@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.stats.distribution import Z95, Distribution, place_of
+from wirelag.stats.distribution import Z95, Distribution, halfway, place_of
 from wirelag.stats.over_time import (
     FEWEST_DELAYS,
     NOT_ALIKE,
@@ -168,7 +168,7 @@ class DelaySample:
         return alike_within([self]).lasts
 
     def quantiles_ns(self, shares: list[float]) -> list[tuple[float, tuple[float, float] | None]]:
-        """Each quantile (of n sorted delays the one at place int(q n), from 0) and its 95% interval.
+        """Each quantile (`place_of`, `halfway`) and its 95% interval.
 
         The interval is None if too few delays lie beyond the quantile, or if the sample is too short.
         """
@@ -179,15 +179,16 @@ class DelaySample:
         total = int(ranks[-1])
 
         def at(share: float) -> float:
-            place = int(np.searchsorted(ranks, place_of(share, total), side="right"))
-            return float(delays[place])
+            place = place_of(share, total)
+            lower, upper = delays[np.searchsorted(ranks, (place - halfway(share, total), place), side="right")].tolist()
+            return (lower + upper) / 2 if lower < upper else float(upper)
 
         told, in_order = self.why_no_interval() is None, self._in_order()
         found = []
         wider = self._wider() if told else 1.0
         for share in shares:
             middle = at(share)
-            known = told and enough_beyond(share, wider, self.effective)
+            known = told and 0 < share < 1 and enough_beyond(share, wider, self.effective)
             over = in_order.over_time(self.delays_ns <= middle) if known else None
             ends = quantile_shares(share, over.error, self.effective) if over and not tells(over, len(self)) else None
             found.append((middle, (at(ends[0]), at(ends[1])) if ends else None))

@@ -150,6 +150,11 @@ class Epochs:
         return self.rows.view("<u8").reshape(-1, len(_kernels.EPOCH_COLUMNS))[:, ENDS:]
 
     @property
+    def samples(self) -> int:
+        """How many latencies epochs tell of."""
+        return int(self.rows["count"].sum())
+
+    @property
     def mean(self) -> float | None:
         """The sum of all latencies over their number, never a mean of means; in seconds."""
         answered = self.rows["count"] > 0

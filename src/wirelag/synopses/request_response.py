@@ -200,6 +200,11 @@ class Exchanges:
         return made_sure(times, single.rows["key"], single.times_ns, single.response_ns, self.alike)
 
     @property
+    def samples(self) -> int:
+        """How many exchanges have a single response time."""
+        return int(np.count_nonzero((self.rows["flags"] & NOT_SINGLE) == 0))
+
+    @property
     def mean(self) -> float | None:
         """The mean response time in seconds."""
         single = (self.rows["flags"] & NOT_SINGLE) == 0
@@ -222,14 +227,15 @@ class Exchanges:
             yield name, self.of(rows)
 
     def groups(self, by: str) -> Iterator[tuple[str, Exchanges]]:
-        """The same, and they know how long response times stay alike within each of them."""
+        """The same, and they know how long response times stay alike within each of them; the only one is the whole."""
         members = list(named(self.rows["ends"], by, np.ones(len(self.rows))))
         group = np.empty(len(self.rows), np.int64)
         for number, (_, rows) in enumerate(members):
             group[rows] = number
         whole = self.parted(group)
         for name, rows in members:
-            yield name, whole.of(rows)
+            part = self.of(rows)
+            yield name, part if part.samples == self.samples else whole.of(rows)
 
     def report(self, delays: Distribution | None = None) -> Report:
         """The report over all exchanges, whose delays are these."""

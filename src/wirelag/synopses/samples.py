@@ -56,6 +56,7 @@ class Samples:
         self.counts: dict[str, int] = {}
         self.tag = tag  # of the group; None: of all
         self.connections: Connections | None = None  # for the uncertainty of groups
+        self.whole: Samples | None = None  # of which a group is a part
 
     def add(self, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
         """Add samples."""
@@ -88,6 +89,8 @@ class Samples:
 
     def distribution(self, leg: int | None = None) -> Distribution:
         """All delays, or those of a leg."""
+        if self.whole is not None and self.whole.count_of(leg) == self.count_of(leg):  # all delays are in one group
+            return self.whole.distribution(leg)
         if self.tag is not None and leg in self.distributions:
             return self._sure(self.distributions[leg], leg)  # a group's are not added to any more
         total = Distribution()
@@ -101,9 +104,13 @@ class Samples:
         if self.tag is None:
             return (self.spread if leg is None else self.spread.of_leg(leg)).sure(delays)
         connections, tag = self.connections, self.tag
-        if connections is not None and leg is not None:
+        if connections is not None:
             delays.certainty = Certainty(delays, lambda: connections.sources(tag, leg, delays))
         return delays
+
+    def count_of(self, leg: int | None) -> int:
+        """How many samples there are, in all or of a leg."""
+        return sum(one.samples for place, one in self.distributions.items() if leg in (None, place))
 
     def report(self, estimator: str, quantity: Quantity, leg: str = MIXED) -> Report:
         """The report over all samples: of a leg, or of both as one."""

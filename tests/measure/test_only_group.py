@@ -1,0 +1,75 @@
+"""Law: a group that holds all of a capture has the figures of the whole, and their intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import wirelag
+from tests.support.pings import write_pings
+from wirelag.packets.batch import PacketBatch
+from wirelag.synopses.connections import Connections
+from wirelag.synopses.samples import SampleBatch
+
+
+@pytest.mark.parametrize("leg", ["server", "client", "both", "mixed"])
+def test_of_round_trips(shared_data: Path, leg: str) -> None:
+    capture = shared_data / "rtt" / "redart" / "long_cap_2.pcap.gz"
+    result = wirelag.rtt(capture, by="subnet", ipv4_prefix=0, ipv6_prefix=0, leg=leg, charts=False)
+    (only,) = result.groups
+    assert only.report.ci95 == result.report.ci95
+    assert only.report.ci95["mean"][0] < only.report.ci95["mean"][1]
+    assert {name: one.report.ci95 for name, one in only.legs.items()} == {
+        name: one.report.ci95 for name, one in result.total.legs.items()
+    }
+
+
+def test_of_responses(shared_data: Path) -> None:
+    capture = shared_data / "rtt" / "redart" / "long_cap_2.pcap.gz"
+    many = max(wirelag.response(capture, by="server").groups, key=lambda entry: entry.report.samples)
+    result = wirelag.response(capture, by="server", server=many.key)
+    (only,) = result.groups
+    assert only.report.ci95 == result.report.ci95
+    assert only.report.ci95
+
+
+@pytest.mark.parametrize("estimator", ["join", "lda", "finecomb", "rda"])
+def test_of_packets_between_two_points(tmp_path: Path, estimator: str) -> None:
+    rng, n = np.random.default_rng(1), 4_000
+    sent = 10**18 + np.sort(rng.integers(0, 20 * 10**9, n))
+    level = np.repeat(rng.lognormal(15, 0.5, 100), n // 100)  # delays that change slowly
+    names = [tmp_path / "up.pcap", tmp_path / "down.pcap"]
+    for name, late in zip(names, (0, (level + rng.exponential(10**5, n)).astype(np.int64)), strict=True):
+        write_pings(name, np.full(n, 0x0A010001), sent + late, np.full(n, 10**12))
+    result = wirelag.oneway(*names, estimator=estimator, by="destination", clock="none", filter="icmp and dst 10.1.0.1")
+    (only,) = result.groups
+    assert only.report.ci95 == result.report.ci95
+    assert only.report.ci95
+
+
+def test_groups_of_both_legs_as_one_are_no_surer_than_their_connections(tmp_path: Path) -> None:
+    """200 delays of each of 8 connections, whose levels differ: not 1,600 independent delays."""
+    rng, each = np.random.default_rng(2), 200
+    flows = np.repeat(np.arange(8), each)
+    delays = (rng.lognormal(15, 1, 8)[flows] * rng.lognormal(0, 0.05, 8 * each)).astype(np.int64)
+    order = rng.permutation(8 * each)
+    flows, delays = flows[order], delays[order]
+    packets = PacketBatch(
+        {"time_ns": np.arange(8 * each) * 10**7, "flow_key": flows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)}
+    )
+    legs, tags = (flows % 2).astype(np.uint8), np.full(8 * each, 5, np.uint64)
+    connections = Connections()
+    rows = np.arange(8 * each, dtype=np.uint32)
+    connections.add(packets, SampleBatch(rows, delays, legs, ("x",), np.zeros(8 * each, np.uint8), tags=tags))
+    from wirelag.stats.distribution import Distribution
+
+    mixed = Distribution()
+    mixed.add(delays)
+    alone = mixed.mean_error_ns() or 0.0
+    of_connections = connections.sources(5, None, mixed).connections
+    assert of_connections is not None
+    error = of_connections.mean_error_ns(alone)
+    assert error is not None
+    assert error[0] > 5 * alone
