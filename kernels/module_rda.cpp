@@ -215,15 +215,53 @@ class RatelessEncoder {
         auto words = zeroed<u64>(std::max<size_t>(count, 1) * cell_words);
         {
             nb::gil_scoped_release release;
-            for (size_t i = 0; i < numbers.size(); i++)
-                wl_rateless_take_out(
-                    &rateless, &turns[i], reinterpret_cast<wl_cell *>(words.get()), made, made + count, numbers[i], ~0ull);
+            put_in(reinterpret_cast<wl_cell *>(words.get()), made + count);
         }
         made += count;
         return owned(std::move(words), count * cell_words);
     }
 
   private:
+    /* A number on its way through the symbols. */
+    struct Lane {
+        size_t row;
+        u64 number, check, coin;
+        wl_turn turn;
+    };
+    static constexpr size_t lanes = 4;
+
+    Lane lane(size_t row) const
+    {
+        u64 number = numbers[row];
+
+        return {row, number, wl_check(number, rateless.check_key), wl_coin(number, rateless.draw_key), turns[row]};
+    }
+
+    /* The draws of one number wait for each other, those of several do not: numbers take turns, the last ones alone. */
+    void put_in(wl_cell *symbols, u32 end)
+    {
+        size_t rows = numbers.size(), next = std::min(rows, lanes);
+        Lane open[lanes];
+
+        for (size_t i = 0; i < next; i++)
+            open[i] = lane(i);
+        for (size_t i = 0; next < rows; i = (i + 1) % lanes) {
+            Lane &one = open[i];
+
+            if (one.turn.symbol >= end) {
+                turns[one.row] = one.turn;
+                one = lane(next++);
+            } else {
+                wl_take_out(&symbols[one.turn.symbol - made], one.number, one.check, ~0ull);
+                wl_turn_next(&one.turn, one.coin);
+            }
+        }
+        for (size_t i = 0; i < std::min(rows, lanes); i++) {
+            wl_rateless_take_out(&rateless, &open[i].turn, symbols, made, end, open[i].number, ~0ull);
+            turns[open[i].row] = open[i].turn;
+        }
+    }
+
     wl_rateless rateless;
     std::vector<u64> numbers;
     std::vector<wl_turn> turns;

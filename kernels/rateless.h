@@ -25,23 +25,33 @@ WL_INLINE void wl_rateless_begin(struct wl_rateless *rateless, u64 seed)
     rateless->draw_key = wl_coin_key(seed, WL_COIN_RATELESS);
 }
 
+/* Roots of numbers of 16 bits by their upper byte, from 64 on: right to within 1. */
+static const u8 wl_roots[192] = {128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138, 139, 140, 141, 142, 143, 143, 144, 145, 146,
+    147, 148, 149, 150, 150, 151, 152, 153, 154, 155, 155, 156, 157, 158, 159, 159, 160, 161, 162, 163, 163, 164, 165, 166, 167,
+    167, 168, 169, 170, 170, 171, 172, 173, 173, 174, 175, 175, 176, 177, 178, 178, 179, 180, 181, 181, 182, 183, 183, 184, 185,
+    185, 186, 187, 187, 188, 189, 189, 190, 191, 191, 192, 193, 193, 194, 195, 195, 196, 197, 197, 198, 199, 199, 200, 201, 201,
+    202, 203, 203, 204, 204, 205, 206, 206, 207, 207, 208, 209, 209, 210, 211, 211, 212, 212, 213, 214, 214, 215, 215, 216, 217,
+    217, 218, 218, 219, 219, 220, 221, 221, 222, 222, 223, 223, 224, 225, 225, 226, 226, 227, 227, 228, 229, 229, 230, 230, 231,
+    231, 232, 232, 233, 234, 234, 235, 235, 236, 236, 237, 237, 238, 238, 239, 239, 240, 241, 241, 242, 242, 243, 243, 244, 244,
+    245, 245, 246, 246, 247, 247, 248, 248, 249, 249, 250, 250, 251, 251, 252, 252, 253, 253, 254, 254, 255, 255};
+
 /* The root of n, rounded down: each Newton step doubles the bits, and the last is off by at most one. */
 WL_INLINE u64 wl_root(u64 n)
 {
-    u32 shift;
-    u64 root;
+    u64 scaled, root;
+    u32 shift, first;
 
     if (!n)
         return 0;
     shift = (u32)__builtin_clzll(n) / 2;
-    n <<= 2 * shift;
-    root = 1 + (n >> 62);
-    root = (root << 1) + (n >> 59) / root;
-    root = (root << 3) + (n >> 53) / root;
-    root = (root << 7) + (n >> 41) / root;
-    root = (root << 15) + (n >> 17) / root;
+    scaled = n << 2 * shift;
+    first = wl_roots[(scaled >> 56) - 64];
+    root = (first << 7) + (u32)(scaled >> 41) / first;
+    if (shift < 16)
+        root = (root << 15) + (scaled >> 17) / root;
+    else
+        shift -= 16; /* 16 bits are enough */
     root >>= shift;
-    n >>= 2 * shift;
     return root - (root > 0xFFFFFFFFull || root * root > n);
 }
 
@@ -49,12 +59,17 @@ WL_INLINE u64 wl_root(u64 n)
  * exceed the quotient rounded down, q; and n (n + 1) > q first holds where n is the root of q, or one more. */
 WL_INLINE u32 wl_next_symbol(u32 i, u64 r)
 {
-    u64 product = ((u64)i + 1) * ((u64)i + 2);
-    u64 high = product / r, low = ((product % r) << 32) / r, quotient, root;
+    u64 product = ((u64)i + 1) * ((u64)i + 2), quotient, root;
 
-    if (high >> 32)
-        return WL_NEVER;
-    quotient = high << 32 | low;
+    if (product >> 32) {
+        u64 high = product / r, low = ((product % r) << 32) / r;
+
+        if (high >> 32)
+            return WL_NEVER;
+        quotient = high << 32 | low;
+    } else { /* one division is enough */
+        quotient = (product << 32) / r;
+    }
     root = wl_root(quotient);
     return (u32)(root * (root + 1) > quotient ? root - 1 : root);
 }
