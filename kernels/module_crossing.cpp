@@ -279,6 +279,48 @@ class Sorted {
     }
 };
 
+/* Where each id comes first: a table half full. Its seed decides where an id is looked for, and changes no result. */
+class FirstCopies {
+  public:
+    FirstCopies(const u64 *given, size_t count) : ids(given), rows(count), again(zeroed<u32>(count))
+    {
+        size_t places = 1;
+
+        while (places < 2 * count + 2)
+            places *= 2;
+        mask = places - 1;
+        first = zeroed<u32>(places);
+        seed = wl_mix(reinterpret_cast<uintptr_t>(first.get()));
+    }
+
+    /* How many copies came before this row; call it for each in turn. */
+    u64 before(size_t row)
+    {
+        u64 at = place(row);
+
+        if (row + ahead < rows)
+            __builtin_prefetch(&first[place(row + ahead)], 1);
+        for (; first[at]; at = (at + 1) & mask)
+            if (ids[first[at] - 1] == ids[row])
+                return ++again[first[at] - 1];
+        first[at] = static_cast<u32>(row + 1);
+        return 0;
+    }
+
+  private:
+    static constexpr size_t ahead = 16;
+
+    u64 place(size_t row) const
+    {
+        return wl_hash_word(seed, ids[row]) & mask;
+    }
+
+    const u64 *ids;
+    size_t rows;
+    u64 mask, seed;
+    std::unique_ptr<u32[], Free> again, first; /* rows + 1; 0: none */
+};
+
 Column<u64> countable(nb::handle given, const char *name)
 {
     auto ids = exactly<Column<u64>>(given, name);
@@ -296,13 +338,10 @@ Filled<u64> number_copies(nb::handle given_ids)
 
     {
         nb::gil_scoped_release release;
-        const Sorted sorted(ids.data(), count);
+        FirstCopies first(ids.data(), count);
 
-        for (size_t begin = 0, end; begin < count; begin = end) {
-            end = sorted.end_of(begin);
-            for (size_t i = begin; i < end; i++)
-                numbers[sorted.entries[i].row] = wl_copy_number(sorted.entries[i].id, i - begin);
-        }
+        for (size_t row = 0; row < count; row++)
+            numbers[row] = wl_copy_number(ids.data()[row], first.before(row));
     }
     return to_numpy(std::move(numbers), count);
 }

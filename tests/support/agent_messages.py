@@ -16,7 +16,7 @@ from wirelag.protocol.pairing import answer
 from wirelag.protocol.terms import Terms, records_of
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.reordering import with_order
-from wirelag.synopses.symbols import SymbolSynopsis
+from wirelag.synopses.symbols import SymbolSynopsis, numbers_of
 from wirelag.twopoint.spans import Cut, cuts
 
 SECOND_NS = 10**9
@@ -125,7 +125,7 @@ class Agent:
 
 def bound(estimator: Rda, cached: Cached) -> RdaSynopsis | SymbolSynopsis:
     found = estimator.bind(cached)
-    return with_order(found, cached) if isinstance(found, SymbolSynopsis) else found
+    return with_order(found, cached, numbers_of(cached.ids)) if isinstance(found, SymbolSynopsis) else found
 
 
 def pair(path: Path, estimator: Lda | Finecomb | Rda, interval_ns: int = SECOND_NS) -> tuple[Agent, Agent]:

@@ -16,7 +16,7 @@ from wirelag.protocol.reconcile import (
 from wirelag.synopses import reordering
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing
-from wirelag.synopses.symbols import SymbolSynopsis
+from wirelag.synopses.symbols import SymbolSynopsis, numbers_of
 
 SHORT = Rda(short=True, rows=16, tail=50)
 
@@ -33,7 +33,7 @@ def converse(
     bound = [estimator.bind(one) for one in (up, down)]
     synopses = [one for one in bound if isinstance(one, SymbolSynopsis)]
     if with_order:
-        synopses[1] = reordering.with_order(synopses[1], down)
+        synopses[1] = reordering.with_order(synopses[1], down, numbers_of(down.ids))
     talk, asked = Reconciling(estimator, synopses), Counter[str]()
     while True:
         crossing, asks = talk.cross()

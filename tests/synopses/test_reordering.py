@@ -15,7 +15,7 @@ from tests.support.effort import examples, scaled
 from tests.support.reconciliations import SHORT, cached, converse
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.reordering import FEWEST, LOOKED_AT, UNTOLD_NS, Looking, Order, before, looked_at, times_of
-from wirelag.synopses.symbols import LOW
+from wirelag.synopses.symbols import LOW, numbers_of
 
 MANY = replace(SHORT, tail=400)
 
@@ -120,14 +120,17 @@ def test_the_share_is_unbiased(held_ns: int, uncorrected: Callable[[Stream], Ord
 def test_unknown_cases_are_not_counted() -> None:
     stream = Stream(1, 3000, 0.05)
     up, down = stream.up, stream.down
-    assert not len(before(down.at_level(1), down.at_most(50)))  # the packet before may not have been kept
+    assert not len(
+        before(down.at_level(1), down.at_most(50), numbers_of(down.at_level(1).ids))
+    )  # the packet before may not have been kept
     few = cached(down.ids[: FEWEST - 1], down.times_ns[: FEWEST - 1])
-    assert not len(before(few, few))
+    assert not len(before(few, few, numbers_of(few.ids)))
     first = down.at_level(looked_at(down).level).ids[0]  # the very first packet has none before it
     moved = np.roll(np.arange(len(down)), -int(np.flatnonzero(down.ids == first)[0]))
     rolled = cached(down.ids[moved], down.times_ns)
-    assert before(rolled, rolled)[0] == first & LOW
-    looking = Looking.at(up, rolled, before(rolled, rolled), np.empty(0, np.uint64))
+    behind = before(rolled, rolled, numbers_of(rolled.ids))
+    assert behind[0] == first & LOW
+    looking = Looking.at(up, rolled, behind, np.empty(0, np.uint64))
     assert first & LOW not in looking.behind
     assert len(looking.behind) < len(looked_at(rolled))
     alike = np.array([5, 5 + (1 << 40)], np.uint64)

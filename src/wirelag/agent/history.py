@@ -72,9 +72,11 @@ class History:
                 wanted = self._wanted.get(key) if self._block == _block(interval) else None
                 if estimator.short:
                     wanted = self._symbols(key, interval)
-            bound = replace(estimator, buckets=max(wanted or 0, estimator.buckets or 0) or None).bind(cached)
+            asked = replace(estimator, buckets=max(wanted or 0, estimator.buckets or 0) or None)
+            numbers = asked.numbers(cached.ids)
+            bound = asked.bind(cached, numbers)
             if isinstance(bound, SymbolSynopsis) and tag == ALL:
-                bound = with_order(bound, cached)
+                bound = with_order(bound, cached, numbers)
             synopses[tag] = bound
         return Cut(interval, synopses)
 

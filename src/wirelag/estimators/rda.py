@@ -387,15 +387,14 @@ class Rda:
 
     # ---- points that cannot exchange messages ----
 
-    def bind(self, cached: Cached) -> RdaSynopsis | SymbolSynopsis:
-        """Buckets or symbols, in a number fixed beforehand."""
+    def bind(self, cached: Cached, numbers: Words | None = None) -> RdaSynopsis | SymbolSynopsis:
+        """Buckets or symbols, in a number fixed beforehand; `numbers` are the cache's, if they are known."""
+        numbers = self.numbers(cached.ids) if numbers is None else numbers
         if self.short:
-            numbers = self.numbers(cached.ids)
             words = symbols_of(numbers, 0, self.buckets or min(FIRST, 8 + len(cached)), self.seed)
             rows = self.row_sums(numbers, cached.times_ns)
             return SymbolSynopsis(words, rows, len(cached), cached.level, spared(cached, self.tail))
         each = math.ceil((self.buckets or cells(0)) / self.banks)
-        numbers = _kernels.number_copies(cached.ids)
         tail = cached.at_most(self.tail)
         return RdaSynopsis(self.filled(numbers, cached.times_ns, each), len(cached), cached.level, tail)
 

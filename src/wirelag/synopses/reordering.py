@@ -49,17 +49,17 @@ def looked_at(tail: Cached) -> Cached:
     return tail.at_most(LOOKED_AT)
 
 
-def before(cached: Cached, tail: Cached) -> Words:
+def before(cached: Cached, tail: Cached, numbers: Words) -> Words:
     """The packet before each checked packet; the packet itself if none came before it in this interval."""
     if cached.level or len(cached) < FEWEST:  # the packet before may not have been kept
         return np.empty(0, np.uint64)
     rows = np.flatnonzero(survives(cached.ids, cached.seed, looked_at(tail).level))
-    return numbers_of(cached.ids)[np.maximum(rows - 1, 0)] & LOW
+    return numbers[np.maximum(rows - 1, 0)] & LOW
 
 
-def with_order(synopsis: SymbolSynopsis, cached: Cached) -> SymbolSynopsis:
-    """The synopsis of an interval, with the packets that came before the checked ones."""
-    return replace(synopsis, before=before(cached, synopsis.tail))
+def with_order(synopsis: SymbolSynopsis, cached: Cached, numbers: Words) -> SymbolSynopsis:
+    """The synopsis of an interval, with the packets that came before the checked ones; `numbers` are the cache's."""
+    return replace(synopsis, before=before(cached, synopsis.tail, numbers))
 
 
 def times_of(numbers: Words, times_ns: Times, wanted: Words) -> Times:
