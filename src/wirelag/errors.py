@@ -5,6 +5,10 @@ class WirelagError(Exception):
     """One clear line that names the file, the place and the way out; the command line exits with 2."""
 
 
+class NoPacketsError(WirelagError):
+    """A capture holds nothing to measure: a question that can have an empty result has one."""
+
+
 class MissingExtraError(WirelagError):
     """Something needs packages that only an extra installs."""
 

@@ -127,8 +127,10 @@ def test_packets_from_servers_alone_are_refused(tmp_path: Path) -> None:
 
 def test_no_usable_packets_are_reported(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty.pcap")
-    assert "no packets to measure" in refused(empty)
-    assert "no packets to measure" in refused(MIRROR, "--port", "9")
+    assert asked(empty)["reason"] == "no packets to measure"
+    nothing = asked(MIRROR, "--port", "9")
+    assert nothing["reason"] == "no packets to measure"
+    assert "the filter leaves out all" in nothing["hint"]
     assert "Traceback" not in refused(tmp_path / "nowhere.pcap")
 
 

@@ -41,7 +41,17 @@ def test_no_line_is_wider_than_the_terminal(shared_data: Path, words: tuple[str,
     assert max(map(len, lines)) <= columns
     assert max(map(len, wide.stdout.splitlines())) > 80 or "vxlan" in str(words)
     cut = "\N{HORIZONTAL ELLIPSIS}"
-    assert [word for word in narrow.stdout.split() if cut not in word and word not in wide.stdout] == []
+    told, _, left_out = narrow.stdout.partition("left out, to fit ")
+    assert [word for word in told.split() if cut not in word and word not in wide.stdout] == []
+    missing = set().union(*(one - two for one, two in zip(heads(wide.stdout), heads(told), strict=True)))
+    said = " ".join(left_out.partition(";")[0].removeprefix(f"{columns} columns: ").split())
+    assert {name for name in missing if " to " not in name} == {name for name in said.split(", ") if name} - {"pictures"}
+
+
+def heads(text: str) -> list[set[str]]:
+    """The names of columns of each table."""
+    lines = [line for line in text.splitlines() if "mean, 95% interval" in line]
+    return [{name for name in re.split(r"  +", line.strip()) if name} for line in lines]
 
 
 def test_means_keep_their_interval(shared_data: Path) -> None:

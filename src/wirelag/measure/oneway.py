@@ -15,7 +15,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from wirelag.capture.ahead import cores_of
-from wirelag.errors import SettingError, WirelagError
+from wirelag.errors import NoPacketsError, SettingError, WirelagError
 from wirelag.measure.groups import OTHER, Groups, in_order, other_note
 from wirelag.measure.methods import GROUPS, Method
 from wirelag.measure.points import PointPair, Progress, ReadOptions, Relation, points_of
@@ -326,7 +326,10 @@ def measure_pair(
     from wirelag.twopoint.spans import spans_between
 
     counted = groups.delays() if groups is not None else None
-    alignment, seen = pair.align(direction, relation, counted)
+    try:
+        alignment, seen = pair.align(direction, relation, counted)
+    except NoPacketsError as error:
+        return _nothing(pair, method, str(error))
     grouping = groups.largest(counted, CLASS_BYTES) if groups is not None and counted is not None else None
     # Most methods compare the counters of intervals. To one that compares packets, intervals only change what is shown.
     cut_ns = None if method.make().can.each_packet else interval_ns
@@ -368,6 +371,20 @@ def measure_pair(
             f"{far} from those in {pair.up.name}; use --clock auto or --offset, or a longer --interval"
         )
     measured.notes += explanations(measured)
+    return measured
+
+
+def _nothing(pair: PointPair, method: Method, why: str) -> MeasuredPair:
+    """The result between two points of which one has no packets."""
+    from wirelag.clocks.fit import Clock
+    from wirelag.synopses.crossing import Crossing
+
+    measured = MeasuredPair(pair.name, Clock(), method.make().name, warnings=[why])
+    read = [point.read for point in (pair.up, pair.down) if point.read]
+    sent, received = ([one.statistics.packets for one in read] + [0, 0])[:2]
+    measured.crossings = {0: Crossing(sent, received, only_upstream=None, only_downstream=None, reason=why)}
+    measured.warnings += [line for one in read for line in one.warnings]
+    measured.packets = sent + received
     return measured
 
 

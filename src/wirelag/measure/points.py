@@ -10,7 +10,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from wirelag.capture.streams import STANDARD_INPUT
-from wirelag.errors import SettingError, WirelagError
+from wirelag.errors import NoPacketsError, SettingError, WirelagError
 from wirelag.measure.hints import because
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class PointPair:
             up, down = self._sight(self.up), self._sight(self.down)
         for point, sighting in ((self.up, up), (self.down, down)):
             if not sighting.packets:
-                raise WirelagError(f"{point.name} holds no packets to compare{because(point.read, 'oneway')}")
+                raise NoPacketsError(f"{point.name} holds no packets to compare{because(point.read, 'oneway')}")
         names = (self.up.name, self.down.name)
         alignment = align(up, down, names=names, direction=direction, clock=clock, nat=not self.packet_id.flow)
         return alignment, up

@@ -21,7 +21,7 @@ from wirelag.measure.questions import Questions, failing_groups, named
 from wirelag.measure.response_entries import GROUP_BYTES, GroupParts, Synopsis, entries_beside, entry_of, over_time
 from wirelag.measure.result import DelayResult, Entry
 from wirelag.measure.slowest import keep_exchanges, slowest_exchanges
-from wirelag.units import Duration, Size, duration_ns, many, one_of, size_bytes, within
+from wirelag.units import Duration, Size, duration_ns, format_duration, many, one_of, size_bytes, within
 
 if TYPE_CHECKING:
     from wirelag.capture.packet_rows import ExchangeRows
@@ -240,19 +240,22 @@ def measure_response(
         settings = replace(settings, interval_ns=interval_ns, choose_interval=False)
     chosen = Chooser(settings.method, settings.fewest).choose(heard)
     both_ways = chosen.paired is not None
-    if not both_ways and any(sla.name != "mean" for sla in settings.questions.slas):
+    anything = bool(heard.from_clients)
+    if anything and not both_ways and any(sla.name != "mean" for sla in settings.questions.slas):
         raise SettingError("sla", "one direction gives only the mean: write mean<10ms")
-    if not both_ways and settings.questions.above_ns:
+    if anything and not both_ways and settings.questions.above_ns:
         raise SettingError("above", "one direction gives only the mean, not the share above a limit")
     result = result_of(chosen.main, settings, chosen.beside)
     result.both_ways, result.epochs, result.unheard = both_ways, heard.epochs, chosen.unheard
+    if not anything:
+        result.total.report = replace(result.report, reason="no packets to measure")
     result.explain(packets)
     _add_coverage(result, heard, packets)
     if chosen.paired is not None:
         most = 0 if isinstance(packets, Listening) else settings.groups.slowest
         result.slowest = slowest_exchanges(chosen.paired, frames, most)
     if exchanges is not False:
-        result.exchanges = keep_exchanges(chosen.paired, frames, path)
+        result.exchanges = keep_exchanges(chosen.paired if anything else heard.exchanges, frames, path)
     return result
 
 
@@ -286,7 +289,7 @@ def result_of(found: Synopsis, settings: ResponseSettings, beside: Epochs | None
         if "abstained" in one.report.details:
             result.abstained = _abstained(one.report)
             result.notes += _promise(one.report)
-    result.notes += result.interval_notes() + _set_aside(result.report) + result.abstained
+    result.notes += result.interval_notes() + _parts(result.report) + _set_aside(result.report) + result.abstained
     verdicts(result.total)
     _ask(result, settings.questions)
     return result
@@ -360,6 +363,19 @@ def _abstained(report: Report) -> list[str]:
     return [f"{many(n, 'epoch')} without an estimate: {MEANING[reason]} ({reason})" for reason, n in reasons.items()]
 
 
+def _parts(report: Report) -> list[str]:
+    """Of how many responses the parts are known, if not of all: then they do not add up to the mean."""
+    said = report.details
+    known = said.get("network_samples", 0)
+    if not known or known == report.samples:
+        return []
+    return [
+        f"server and network are means of {known:,} of {report.samples:,} responses: those whose network time is known, "
+        f"which took {format_duration(said['network_mean'] * 1e9)} on average (network_mean in JSON); compare them with "
+        "that, not with the mean of all"
+    ]
+
+
 def _set_aside(report: Report) -> list[str]:
     """Exchanges without a single time, and why."""
     if "pipelined" not in report.details:
@@ -383,9 +399,7 @@ def _need_clients(heard: Heard, packets: Packets, servers: tuple[Server, ...]) -
     """Without a packet from a client: say why, and what to do."""
     names = ", ".join(packets.names)
     if not heard.from_clients + heard.from_servers + heard.left_out:
-        from wirelag.measure.hints import because
-
-        raise WirelagError(f"{names}: no packets to measure{because(packets, 'response')}")
+        return  # the result says so
     if servers and not heard.from_clients:
         wanted = ", ".join(str(server) for server in servers)
         raise WirelagError(f"{names}: no packet goes to {wanted}; name servers with --server PREFIX")

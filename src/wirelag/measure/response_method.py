@@ -232,8 +232,10 @@ class Chooser:
         busiest = np.zeros(len(servers), np.int64)
         np.maximum.at(busiest, server, requests)
         faint = (so_far[:, 2] == 0) & (busiest < self._fewest) & self._pairs
-        unheard = sorted(_servers_named(flows[faint[server]]))
         rest = epochs.of(~paired[of_epoch] & ~faint[server[of_epoch]])
+        # One name may stand for two servers, one of each protocol: what has a row is listed.
+        listed = _servers_named(np.concatenate([exchanges.rows["ends"].reshape(-1, 5)[paired[of_exchange]], rest.ends]))
+        unheard = sorted(name for name in _servers_named(flows[faint[server]]) if name not in listed)
         return Chosen(
             exchanges.of(paired[of_exchange]) if self._pairs else None,
             rest if len(rest) or not self._pairs else None,

@@ -41,7 +41,7 @@ def table(result: ResponseResult) -> list[str]:
     lines: list[str] = []
     for estimator, cells, head, drop in (
         ("pairs", _pairs_cells, _PAIRS_HEAD, (8, 7, 6, 5, 3, 2)),
-        ("pirate", _epoch_cells, _EPOCHS_HEAD, (5, 4, 3, 7, 6)),
+        ("pirate", _epoch_cells, _EPOCHS_HEAD, (5, 4, 3, 6, 7)),
     ):
         own = [(title, [one for entry in entries for one in _of(entry, estimator)]) for title, entries in parts]
         shown = [entry for _, entries in own for entry in entries]

@@ -65,7 +65,10 @@ def layout(
 
 
 def fit(lines: Sequence[str], width: int) -> list[str]:
-    """The lines, none wider than this: columns are dropped, long keys get a line of their own, text is wrapped."""
+    """The lines, none wider than this: columns are dropped, long keys get a line of their own, text is wrapped.
+
+    The last line names the columns that were dropped.
+    """
     tables: dict[int, _Narrow] = {}
     for line in lines:
         if isinstance(line, Row):
@@ -73,6 +76,9 @@ def fit(lines: Sequence[str], width: int) -> list[str]:
     fitted: list[str] = []
     for line in lines:
         fitted += tables[id(line.table[0])].lines(line) if isinstance(line, Row) else _wrapped(line, width)
+    if dropped := list(dict.fromkeys(name for table in tables.values() for name in table.dropped())):
+        names = ", ".join(dropped)
+        fitted += _wrapped(f"left out, to fit {width} columns: {names}; to see all, pipe to `less -S`", width)
     return fitted
 
 
@@ -106,6 +112,16 @@ class _Narrow:
                 break
             kept.remove(column)
         return kept, max(2, min(self._key, room))
+
+    def dropped(self) -> list[str]:
+        """Names of the columns that are left out; the last one may have the axis of pictures as its head."""
+        kept, _ = self._columns()
+        names = [name.strip() for name in self._head]
+        return [
+            "pictures" if " to " in names[i] and i == len(names) - 1 else names[i]
+            for i in range(len(names))
+            if i not in kept and names[i]
+        ]
 
     def lines(self, row: Row) -> list[str]:
         """One line, or two if the key does not fit beside the cells."""

@@ -185,7 +185,7 @@ class Epochs:
                 "epochs": len(rows),
                 "answered": len(answered),
                 "abstained": {REASONS[i]: int(n) for i, n in enumerate(reasons) if n},
-                "confidence": _weighted(answered["confidence"] / 100, answered["count"]),
+                "confidence": _confidence(answered),
                 "requests": int(rows["requests"].sum()),
                 "lost": int(rows["lost"].sum()),
                 "in_flight": _weighted(answered["in_flight"], answered["count"]),
@@ -289,6 +289,12 @@ def _bound_ns(rows: Array, mean_ns: float) -> float | None:
 def _mean(sums_ns: Array, counts: Array) -> float | None:
     total = int(counts.sum())
     return float(sums_ns[counts > 0].sum()) / total / 1e9 if total else None
+
+
+def _confidence(rows: Array) -> float | None:
+    """The confidence of all responses, in steps of 0.01%: single ones are whole per cent."""
+    found = _weighted(rows["confidence"], rows["count"])
+    return None if found is None else round(found / 100, 4)
 
 
 def _weighted(values: Array, weights: Array) -> float | None:

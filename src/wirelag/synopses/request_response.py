@@ -258,6 +258,8 @@ class Exchanges:
                 "network": _mean(to_server[to_server >= 0]),
                 "network_client": _mean(to_client[to_client >= 0]),
                 "server": _mean(np.maximum(first_ns - to_server, 0)[to_server >= 0]),
+                "network_samples": int(np.count_nonzero(to_server >= 0)),  # that both are of, and their mean
+                "network_mean": _mean(single.response_ns[to_server >= 0]),
                 "transfer": _mean(rows["last_ns"] - rows["first_ns"]),
                 "felt": _mean((single.response_ns + to_client)[to_client >= 0]),
                 "think": _mean(np.maximum(rows["idle_ns"] - to_client, 0)[thought]),
