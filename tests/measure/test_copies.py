@@ -1,12 +1,15 @@
 """Captures that hold the same packets: recognised whatever differs between them, and nothing else is."""
 
 import json
+import re
 import struct
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support import needs
 from tests.support.captures import packets, pcap, plain_bytes
 from tests.support.command import wirelag
 from tests.support.simulated_captures import write_simulation
@@ -154,3 +157,29 @@ def test_info_names_the_way_between_translated_points(tmp_path: Path, seen: list
     assert "hold the same packets with other addresses" in line
     assert line.endswith("use --nat")
     wirelag("oneway", tmp_path / "lan.pcap", tmp_path / "wan.pcap", "--nat")
+
+
+@pytest.mark.skipif(bool(lacks := needs.absent("mergecap", "editcap")), reason=lacks)
+def test_files_that_overlap_are_put_together_as_the_message_says(tmp_path: Path, seen: list[Record]) -> None:
+    """Files of a ring that were copied while it ran: to name one of them, as was advised, would lose packets."""
+    third = len(seen) // 3
+    for name, part in (("whole", seen), ("a", seen[: 2 * third]), ("b", seen[third:])):
+        (tmp_path / f"{name}.pcap").write_bytes(pcap(part, magic=NS))
+    said = wirelag("rtt", "a.pcap", "b.pcap", cwd=tmp_path, code=2).stderr
+    assert "oneway" not in said
+    (commands,) = re.findall(r"\((mergecap .*)\)", said)
+    for command in commands.split("; "):
+        subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
+    whole, once = (json.loads(wirelag("rtt", tmp_path / name, "--format", "json").stdout) for name in
+                   ("whole.pcap", "once.pcap"))  # fmt: skip
+    assert once["packets"] == whole["packets"]
+    assert once["legs"] == whole["legs"]
+    told = json.loads(wirelag("info", tmp_path / "a.pcap", tmp_path / "b.pcap", "--format", "json").stdout)
+    assert not any(command["applies"] for command in told["commands"])
+
+
+def test_two_points_are_compared(tmp_path: Path, seen: list[Record]) -> None:
+    one = found(tmp_path, seen, list(map(later(20_000_000), seen)))
+    assert one is not None
+    assert not one.same_times
+    assert "wirelag oneway" in one.way_out

@@ -45,7 +45,9 @@ def test_no_line_is_wider_than_the_terminal(shared_data: Path, words: tuple[str,
     assert [word for word in told.split() if cut not in word and word not in wide.stdout] == []
     missing = set().union(*(one - two for one, two in zip(heads(wide.stdout), heads(told), strict=True)))
     said = " ".join(left_out.partition(";")[0].removeprefix(f"{columns} columns: ").split())
-    assert {name for name in missing if " to " not in name} == {name for name in said.split(", ") if name} - {"pictures"}
+    assert {name for name in missing if " to " not in name} == {name for name in said.split(", ") if name} - {
+        "pictures"
+    }
 
 
 def heads(text: str) -> list[set[str]]:

@@ -13,8 +13,10 @@ from collections.abc import Iterable
 PACKAGES = {
     "bridge": "iproute2",
     "capinfos": "wireshark-common",
+    "editcap": "wireshark-common",
     "cc": "gcc",
     "ip": "iproute2",
+    "mergecap": "wireshark-common",
     "nginx": "nginx-light",
     "nsenter": "util-linux",
     "pivot_root": "util-linux",

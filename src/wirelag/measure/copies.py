@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from wirelag.packets.batch import PacketBatch, PacketId
 
 NEAR_NS: Final = 10**9  # two sightings of one packet, on clocks that agree
+SAME_NS: Final = 1000  # times that are nearer are the same: files have us or ns
 WITHIN_SHARE: Final = 0.9  # of all packets of one capture, broadcasts too, that are in another at the same time
 NEAR_SHARE: Final = 0.02  # of packets in common at the same time, that different captures do not have
 FAR_SHARE: Final = 0.2  # the same for packets at any time: the clocks may differ
@@ -45,6 +46,17 @@ class Copies:
     other: str
     share: float  # of the packets that were compared
     translated: bool  # addresses or ports differ
+    same_times: bool  # of one capture: two points never have the same times
+
+    @property
+    def way_out(self) -> str:
+        """What to do, in words: files that overlap are put together, two points are compared."""
+        if self.same_times:
+            return (
+                "name one of them if it holds all of the other; if each has packets of its own, drop the copies first "
+                f"(mergecap -w all.pcap {self.one} {self.other}; editcap -d all.pcap once.pcap)"
+            )
+        return f"name one of them, measure between two points with `wirelag oneway{' --nat' * self.translated}`"
 
     def __str__(self) -> str:
         how = " with other addresses" if self.translated else ""
@@ -56,10 +68,7 @@ def refuse_copies(packets: Packets) -> None:
     from wirelag.capture.files import Capture
 
     if isinstance(packets, Capture) and (found := find_copies(packets.files)):
-        raise WirelagError(
-            f"{found}, which would count twice: name one of them, measure between two points with `wirelag oneway"
-            f"{' --nat' * found.translated}`, or use --force"
-        )
+        raise WirelagError(f"{found}, which would count twice: {found.way_out}, or use --force")
 
 
 def find_copies(files: Sequence[CaptureFile]) -> Copies | None:
@@ -75,12 +84,13 @@ def find_copies(files: Sequence[CaptureFile]) -> Copies | None:
         neighbours = list(pairwise(parts))
         pairs = list(combinations(parts, 2)) if len(parts) <= MOST_PAIRS else neighbours
         for early, late in pairs:
-            share, begin = early.near(late), late.span_ns[0] - NEAR_NS
+            part, begin = early, late.span_ns[0] - NEAR_NS
             if early.span_ns[1] < begin and (early, late) in neighbours:
-                share = _Part.of(early.file, packet_id, begin).near(late)
+                part = _Part.of(early.file, packet_id, begin)
+            share = part.near(late)
             if share or (packet_id.flow and (share := early.far(late))):
                 one, other = sorted((early.file, late.file), key=files.index)
-                return Copies(one.name, other.name, share, not packet_id.flow)
+                return Copies(one.name, other.name, share, not packet_id.flow, part.same_times(late))
     return None
 
 
@@ -135,6 +145,14 @@ class _Part:
         fewer = min(int(np.count_nonzero(rows & one.tell)) for rows, one in zip(held, (self, other), strict=True))
         common = int(np.count_nonzero(close & self.tell[here] & other.tell[there]))
         return common / fewer if common >= FEWEST_NEAR and common > NEAR_SHARE * fewer else 0.0
+
+    def same_times(self, other: _Part) -> bool:
+        """Whether packets in common have the same times, to the resolution of either."""
+        import numpy as np
+
+        _, here, there = np.intersect1d(self.numbers, other.numbers, return_indices=True)
+        apart_ns = np.abs(self.times_ns[here] - other.times_ns[there])
+        return bool(len(apart_ns)) and float(np.median(apart_ns)) < SAME_NS
 
     def far(self, other: _Part) -> float:
         """The share of packets in common at any time, if it tells; else 0."""

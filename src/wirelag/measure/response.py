@@ -370,9 +370,9 @@ def _parts(report: Report) -> list[str]:
     if not known or known == report.samples:
         return []
     return [
-        f"server and network are means of {known:,} of {report.samples:,} responses: those whose network time is known, "
-        f"which took {format_duration(said['network_mean'] * 1e9)} on average (network_mean in JSON); compare them with "
-        "that, not with the mean of all"
+        f"server and network are means of {known:,} of {report.samples:,} responses: those whose network time is "
+        f"known, which took {format_duration(said['network_mean'] * 1e9)} on average (network_mean in JSON); compare "
+        "them with that, not with the mean of all"
     ]
 
 

@@ -138,7 +138,8 @@ def verdicts(
 
 
 def _one_at_a_time(found: Applicability, copies: Copies) -> Applicability:
-    return Applicability(found.command, False, f"{copies}: measure one of them", found.sure)
+    way_out = copies.way_out if copies.same_times else "measure one of them"
+    return Applicability(found.command, False, f"{copies}: {way_out}", found.sure)
 
 
 def _rtt(survey: Survey, trial: Trial) -> Applicability:
@@ -180,6 +181,9 @@ def _response(survey: Survey, trial: Trial) -> Applicability:
 def _oneway(common: float | None, apart: str | None, copies: Copies | None) -> Applicability:
     if common is None:
         return Applicability("oneway", False, "one capture: add another of the same traffic from a second point")
+    if copies and copies.same_times:
+        why = f"{copies.one} and {copies.other} have packets in common at the same times: one capture, not two points"
+        return Applicability("oneway", False, why)
     if copies and copies.translated:
         return Applicability("oneway", True, f"{copies}: use --nat", sure=False)
     if common < 0.01:
