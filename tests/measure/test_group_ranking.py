@@ -20,6 +20,7 @@ from wirelag.measure.groups import figure as named
 from wirelag.measure.groups import in_order
 from wirelag.measure.result import Entry
 from wirelag.measure.rtt import RttResult
+from wirelag.render.json_text import indented
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
 
@@ -182,6 +183,24 @@ def test_groups_change_nothing_else(late: Path) -> None:
 def test_json_in_pieces_is_the_same_json(late: Path) -> None:
     result = wirelag.rtt(late, by="server", filter=None, group_memory="1MiB", charts=False)
     assert "".join(result.to_json_text()) == json.dumps(result.to_dict(), indent=2) + "\n"
+    odd = {"a": [], "b": {}, "c": [1, '\N{SNOWMAN}"', None, True, {"d": [1e-9, 1e22, -0.0]}], "e": float("inf")}
+    assert indented(odd) == json.dumps(odd, indent=2)
+
+
+@pytest.mark.parametrize("options", [{}, {"leg": "client"}, {"memory": "4KiB"}, {"group_memory": "1MiB"}])
+def test_groups_made_at_once_are_those_made_one_by_one(late: Path, two_legs: Path, options: dict[str, str]) -> None:
+    """A million at once take a minute, one by one five."""
+    for path, by in ((late, "server"), (two_legs, "flow"), (two_legs, "port")):
+        result = wirelag.rtt(path, by=by, charts=False, **options)  # type: ignore[arg-type]
+        assert isinstance(result.groups, GroupEntries)
+        every = list(result.groups.each())
+        assert len(every) == len(result.groups)
+        for at_once, alone in zip(every[::7], result.groups[::7], strict=True):
+            assert at_once.key == alone.key
+            assert json.dumps(at_once.to_dict()) == json.dumps(alone.to_dict())
+            assert {leg: one.report for leg, one in at_once.legs.items()} == {
+                leg: one.report for leg, one in alone.legs.items()
+            }
 
 
 PEAK = """

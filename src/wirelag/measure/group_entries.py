@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, overload
 
 from wirelag.measure.result import Entry
@@ -10,6 +10,8 @@ from wirelag.measure.result import Entry
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+    _Many = Callable[[npt.NDArray[np.uint32]], Iterator[Entry]]
 
 KEPT: Final = 1000  # entries that are made once
 
@@ -20,13 +22,20 @@ class GroupEntries(Sequence[Entry]):
     Memory: 4 bytes a group, and the first `KEPT` that were made.
     """
 
-    def __init__(self, places: npt.NDArray[np.uint32], make: Callable[[int], Entry]) -> None:
+    def __init__(
+        self, places: npt.NDArray[np.uint32], make: Callable[[int], Entry], make_many: _Many | None = None
+    ) -> None:
         self._places = places
         self._make = make
+        self._make_many = make_many
         self._made: dict[int, Entry] = {}
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def each(self) -> Iterator[Entry]:
+        """All of them in order, to write their figures: none is kept, and no picture of them is drawn."""
+        return iter(self) if self._make_many is None else self._make_many(self._places)
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...

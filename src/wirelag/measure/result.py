@@ -302,7 +302,7 @@ class DelayResult(Result):
             self.extra["hint"] = line
 
     def to_dict(self) -> dict[str, Any]:
-        return self._summary() | {"groups": [{"key": entry.key} | entry.to_dict() for entry in self.groups]}
+        return self._summary() | {"groups": [{"key": entry.key} | entry.to_dict() for entry in self._each_group()]}
 
     def _summary(self) -> dict[str, Any]:
         """All but the groups, which come last."""
@@ -317,15 +317,19 @@ class DelayResult(Result):
         if not self.groups:
             yield from super().to_json_text()
             return
-        import json
-        from textwrap import indent
+        from wirelag.render.json_text import indented
 
-        yield json.dumps(self._summary(), indent=2).removesuffix("\n}") + ',\n  "groups": ['
-        between = "\n"
-        for entry in self.groups:
-            yield between + indent(json.dumps({"key": entry.key} | entry.to_dict(), indent=2), "    ")
-            between = ",\n"
+        yield indented(self._summary()).removesuffix("\n}") + ',\n  "groups": ['
+        between = "\n    "
+        for entry in self._each_group():
+            yield between + indented({"key": entry.key} | entry.to_dict(), "    ")
+            between = ",\n    "
         yield "\n  ]\n}\n"
+
+    def _each_group(self) -> Iterable[Entry]:
+        """The groups, for rows and JSON: there may be a million, and no picture of them is drawn."""
+        each = getattr(self.groups, "each", None)
+        return self.groups if each is None else each()
 
     def parts(self) -> Iterable[dict[str, Any]]:
         return (entry.to_dict() for entry in self.intervals or [self.total])

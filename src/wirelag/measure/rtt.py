@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, islice
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from wirelag.capture.table import Table
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
+    from wirelag.measure.group_order import Places
     from wirelag.measure.points import Progress
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
+    from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.synopses.connections import Connections
     from wirelag.synopses.group_delays import Group, GroupDelays
-    from wirelag.synopses.samples import SampleBatch, Samples, Sink
+    from wirelag.synopses.samples import Figures, SampleBatch, Samples, Sink
     from wirelag.synopses.timeline import Timeline
 
     _Legs = dict[str, Distribution]
@@ -142,7 +144,7 @@ class RttResult(DelayResult):
             yield table_of(some, self.command)
 
     def _entries(self) -> Iterator[Entry]:
-        return chain((self.total, *self.intervals), self.groups)
+        return chain((self.total, *self.intervals), self._each_group())
 
     def _groups_fail(self) -> bool:
         return bool(self.broken)
@@ -293,28 +295,55 @@ class _Entries:
     """Samples as entries: the figures of the leg that was asked for, and both legs beside them."""
 
     def __init__(self, settings: RttSettings) -> None:
-        self._method, self._leg = settings.method, settings.leg
+        self._method, self.leg = settings.method, settings.leg
 
     def of(self, scope: str, key: str, samples: Samples, connections: Connections | None) -> Entry:
         """An entry over all samples, or those of a group."""
-        from wirelag.report import Report
         from wirelag.synopses.samples import LEGS as PLACES
 
         if connections is not None:
             delays = connections.distribution(samples.tag)
-            report = samples.report_of(delays, self._method, "round_trip", self._leg)
+            report = samples.report_of(delays, self._method, "round_trip", self.leg)
         else:
-            delays = samples.distribution(PLACES.index(self._leg) if self._leg in PLACES else None)
-            report = samples.report(self._method, "round_trip", self._leg)
+            delays = samples.distribution(PLACES.index(self.leg) if self.leg in PLACES else None)
+            report = samples.report(self._method, "round_trip", self.leg)
         entry = Entry(scope, key, report, delays)
         for place, name in enumerate(PLACES):
             if name in report.details["legs"]:
-                figures = dict(report.details["legs"][name])
-                figures["ci95"] = {figure: tuple(bounds) for figure, bounds in figures["ci95"].items()}
-                details = {"no_interval": figures.pop("no_interval")}
-                said = Report(self._method, "round_trip", packets=samples.packets, details=details, **figures)
-                entry.legs[name] = Entry(scope, key, said, samples.distribution(place))
+                entry.legs[name] = Entry(scope, key, self._of_leg(report, name), samples.distribution(place))
         return entry
+
+    def _of_leg(self, report: Report, name: str) -> Report:
+        """The report of one leg, from that of all."""
+        figures = dict(report.details["legs"][name])
+        figures["ci95"] = {figure: tuple(bounds) for figure, bounds in figures["ci95"].items()}
+        details = {"no_interval": figures.pop("no_interval")}
+        return type(report)(self._method, "round_trip", packets=report.packets, details=details, **figures)
+
+    def small(self, key: str, legs: tuple[Figures | None, ...], packets: int) -> Entry:
+        """The entry of a group from the figures of its legs, without its delays; a leg without delays has none."""
+        from wirelag.synopses.samples import LEGS as PLACES
+        from wirelag.synopses.samples import report_of_legs
+
+        of_legs = {name: one for name, one in zip(PLACES, legs, strict=True) if one is not None}
+        shown = of_legs.get(self.leg, self._nothing)
+        entry = Entry(
+            "group", key, report_of_legs(of_legs, shown, self.leg, self._method, "round_trip", packets), self._no_delays
+        )
+        entry.legs = {name: Entry("group", key, self._of_leg(entry.report, name), self._no_delays) for name in of_legs}
+        return entry
+
+    @cached_property
+    def _no_delays(self) -> Distribution:
+        from wirelag.stats.distribution import Distribution
+
+        return Distribution().compact()
+
+    @cached_property
+    def _nothing(self) -> Figures:
+        from wirelag.synopses.samples import Figures
+
+        return Figures.of(self._no_delays)
 
 
 def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], progress: Progress) -> RttResult:
@@ -389,6 +418,26 @@ class _Grouped:
         entry.verdicts = self.questions.of_legs(asked, entry.delays)
         return _shape_only(entry)
 
+    def each(self, places: Places) -> Iterator[Entry]:
+        """The entries of groups, the same but for their shapes: figures of small groups are found for many at once."""
+        import numpy as np
+
+        from wirelag.synopses.group_delays import AT_ONCE
+        from wirelag.synopses.samples import LEGS as PLACES
+        from wirelag.synopses.samples import Figures
+
+        at_once = self.entries.leg in PLACES and not self.questions
+        for start in range(0, len(places), AT_ONCE):
+            some = places[start : start + AT_ONCE]
+            groups, legs = self.delays.some(some[some > 0])
+            figures = zip(*(Figures.of_many(one) for one in legs), strict=True)
+            held = np.stack([one.sums[:, 0] > 0 for one in legs], axis=1).tolist()
+            for group, told, known in zip(groups, figures, held, strict=True):
+                whole = at_once and not group.before and [one is not None for one in told] == known
+                yield self.entries.small(group.key, told, self.whole.packets) if whole else self.entry(group)
+            if len(groups) < len(some):
+                yield self.entry(self.delays.group(0))
+
 
 def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> None:
     """The groups of a result in order, and what did not fit."""
@@ -416,7 +465,7 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
         for question, some in broken.items()
         if len(places) > 1
     )
-    result.groups = GroupEntries(places, lambda place: grouped.entry(delays.group(place)))
+    result.groups = GroupEntries(places, lambda place: grouped.entry(delays.group(place)), grouped.each)
 
 
 def _doubt_short(intervals: list[Entry], length_ns: int, total: Samples) -> None:

@@ -183,16 +183,25 @@ class GroupDelays(Grouping):
         places = self.places()[: len(self)]
         for start in range(0, len(places), AT_ONCE):
             some = places[start : start + AT_ONCE]
-            records = self._records(some)
-            where, weights, _ = self._cells(some, records)
-            owner = np.repeat(np.arange(len(some)), (records[:, _CELLS] >> np.uint64(32)).astype(np.int64))
-            legs = []
-            for leg in range(len(LEGS)):
-                mine = where // BINS == leg
-                sums = records[:, _SAMPLES + leg * _SUMS :][:, :_SUMS]
-                bins = where[mine].astype(np.int64) - leg * BINS
-                legs.append(Distributions.of_cells(sums, owner[mine], bins, weights[mine]))
-            yield slice(start, start + len(some)), (legs[0], legs[1])
+            yield slice(start, start + len(some)), self._legs(some, self._records(some))
+
+    def _legs(self, places: npt.NDArray[np.uint32], records: npt.NDArray[np.uint64]) -> Legs:
+        where, weights, squares = self._cells(places, records)
+        owner = np.repeat(np.arange(len(places)), (records[:, _CELLS] >> np.uint64(32)).astype(np.int64))
+        legs = []
+        for leg in range(len(LEGS)):
+            mine = where // BINS == leg
+            sums = records[:, _SAMPLES + leg * _SUMS :][:, :_SUMS]
+            bins = where[mine].astype(np.int64) - leg * BINS
+            legs.append(Distributions.of_cells(sums, owner[mine], bins, weights[mine], squares[mine]))
+        return legs[0], legs[1]
+
+    def some(self, places: npt.NDArray[np.uint32]) -> tuple[list[Group], Legs]:
+        """The groups at these places, of which none is "other", and their delays by leg."""
+        records = self._records(places)
+        found = zip(places.tolist(), records[:, : _BEFORE + 1].tolist(), strict=True)
+        groups = [Group(place, words[_TAG], self.name(words[:_KEY]), words[_BEFORE]) for place, words in found]
+        return groups, self._legs(places, records)
 
     def tags_and_before(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """The tag of each group, and how many samples it may have had before."""

@@ -16,9 +16,11 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.report import QUANTILES, Quantity, Report
 from wirelag.stats.certainty import Certainty
 from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
+from wirelag.stats.over_time import FEWEST_DELAYS, tells
 from wirelag.stats.spread import Spread
 
 if TYPE_CHECKING:
+    from wirelag.stats.distributions import Distributions
     from wirelag.synopses.connections import Connections
 
 LEGS: Final = ("server", "client")
@@ -119,27 +121,10 @@ class Samples:
 
     def report_of(self, whole: Distribution, estimator: str, quantity: Quantity, leg: str) -> Report:
         """The report of these delays; the figures of each leg are beside them."""
-        by_leg = self._by_leg()
-        of_legs = {name: facts(one) for name, one in by_leg.items()}
-        details: dict[str, Any] = {
-            "leg": leg,
-            "legs": {name: _plain(said, by_leg[name]) for name, said in of_legs.items()},
-            "no_interval": whole.sure.why_none if whole.samples else None,
-        }
-        means = [details["legs"].get(name, {}).get("mean") for name in LEGS]
-        # Both legs together: the delay of a connection's packets from end to end and back.
-        details["both_legs"] = None if None in means else sum(means)
-        if self.tag is None:
-            details["counts"] = dict(sorted(self.counts.items()))
-        # If a method sees only some delays, each sample stands for several.
-        details |= {"stands_for": whole.weight, "effective_samples": whole.effective_samples}
-        return Report(
-            estimator,
-            quantity,
-            packets=self.packets,
-            reason=None if whole.samples else self._why_nothing(leg),
-            details=details,
-            **(of_legs.get(leg) or facts(whole)),
+        of_legs = {name: Figures.of(one) for name, one in self._by_leg().items()}
+        counts = dict(sorted(self.counts.items())) if self.tag is None else None
+        return report_of_legs(
+            of_legs, of_legs.get(leg) or Figures.of(whole), leg, estimator, quantity, self.packets, counts
         )
 
     def _by_leg(self) -> dict[str, Distribution]:
@@ -147,13 +132,73 @@ class Samples:
         found = {name: self.distribution(place) for place, name in enumerate(LEGS)}
         return {name: one for name, one in found.items() if one.samples}
 
-    def _why_nothing(self, leg: str) -> str:
-        if not self.distribution().samples:
-            return "no request was seen together with its response"
-        if leg in LEGS:
-            other = LEGS[1 - LEGS.index(leg)]
-            return f"there are no delays to the {leg}, only to the {other} (--leg {other})"
-        return "no connection has delays to its server and to its client"
+
+def report_of_legs(
+    of_legs: dict[str, Figures],
+    shown: Figures,
+    leg: str,
+    estimator: str,
+    quantity: Quantity,
+    packets: int,
+    counts: dict[str, int] | None = None,
+) -> Report:
+    """The report of a leg, or of both, from the figures of each leg that has delays."""
+    details: dict[str, Any] = {
+        "leg": leg,
+        "legs": {name: _plain(one.facts, one.why_none) for name, one in of_legs.items()},
+        "no_interval": shown.why_none if shown.facts["samples"] else None,
+    }
+    means = [of_legs[name].facts["mean"] if name in of_legs else None for name in LEGS]
+    # Both legs together: the delay of a connection's packets from end to end and back.
+    details["both_legs"] = None if None in means else sum(means)
+    if counts is not None:
+        details["counts"] = counts
+    # If a method sees only some delays, each sample stands for several.
+    details |= {"stands_for": shown.weight, "effective_samples": shown.effective}
+    reason = None if shown.facts["samples"] else _why_nothing(leg, bool(of_legs))
+    return Report(estimator, quantity, packets=packets, reason=reason, details=details, **shown.facts)
+
+
+def _why_nothing(leg: str, any_leg: bool) -> str:
+    if not any_leg:
+        return "no request was seen together with its response"
+    if leg in LEGS:
+        other = LEGS[1 - LEGS.index(leg)]
+        return f"there are no delays to the {leg}, only to the {other} (--leg {other})"
+    return "no connection has delays to its server and to its client"
+
+
+class Figures:
+    """The figures of a distribution, as a report has them."""
+
+    __slots__ = ("effective", "facts", "weight", "why_none")
+
+    def __init__(self, facts: dict[str, Any], why_none: str | None, weight: int, effective: float) -> None:
+        self.facts, self.weight, self.effective = facts, weight, effective
+        self.why_none = why_none  # why they have no interval
+
+    @classmethod
+    def of(cls, delays: Distribution) -> Figures:
+        """Those of a distribution."""
+        why = delays.sure.why_none if delays.samples else None
+        return cls(facts(delays), why, delays.weight, delays.effective_samples)
+
+    @classmethod
+    def of_many(cls, many: Distributions) -> list[Figures | None]:
+        """Those of many, which are too small for intervals; None: not small, or without delays."""
+        columns = [getattr(many, f"{name}_ns") for name in ("mean", "std", "min", "max")]
+        columns += [many.quantile_ns(float(q)) for q in QUANTILES]
+        rows = (np.stack(columns, axis=1) / 1e9).tolist()
+        counts = many.sums[:, :2].tolist()
+        found: list[Figures | None] = []
+        for row, (samples, weight), effective in zip(rows, counts, many.effective_samples.tolist(), strict=True):
+            if not 0 < samples < FEWEST_DELAYS:
+                found.append(None)
+                continue
+            said = {"samples": samples, **dict(zip(("mean", "std", "min", "max"), row[:4], strict=True))}
+            said |= {"quantiles": dict(zip(QUANTILES, row[4:], strict=True)), "ci95": {}}
+            found.append(cls(said, tells(None, samples), weight, effective))
+        return found
 
 
 def facts(delays: Distribution) -> dict[str, Any]:
@@ -174,7 +219,7 @@ def facts(delays: Distribution) -> dict[str, Any]:
     }
 
 
-def _plain(figures: dict[str, Any], delays: Distribution) -> dict[str, Any]:
+def _plain(figures: dict[str, Any], why_none: str | None) -> dict[str, Any]:
     """Figures as JSON has them: intervals are lists."""
     ci95 = {name: [*bounds] for name, bounds in figures["ci95"].items()}
-    return figures | {"ci95": ci95, "no_interval": delays.sure.why_none}
+    return figures | {"ci95": ci95, "no_interval": why_none}
