@@ -10,8 +10,9 @@
 #include "match.h"
 
 #define WL_PAIR_HOLES 3
-#define WL_PAIR_FAR (1 << 28)     /* sequence numbers further apart are unrelated */
-#define WL_PAIR_LONGEST (1 << 24) /* payload */
+#define WL_PAIR_FAR (1 << 28)            /* sequence numbers further apart are unrelated */
+#define WL_PAIR_SET_BACK_NS 1000000000LL /* a time that is earlier by more begins anew */
+#define WL_PAIR_LONGEST (1 << 24)        /* payload */
 #define WL_PAIR_NO_TRIP 0xFFFFFFFFu
 #define WL_PAIR_MOST 2 /* exchanges that one packet may end */
 
@@ -550,11 +551,15 @@ WL_INLINE void wl_pair_packet(
     u32 d = !!(p->flags & WL_REVERSE);
 
     ended->count = 0;
-    f->now_frame = frame;
     if (p->time_ns < f->now_ns)
         m->counts[WL_PAIR_BACKWARDS]++;
-    else
+    if (f->now_ns - p->time_ns > WL_PAIR_SET_BACK_NS) { /* another recording, or another clock */
+        wl_pair_leave(m, f, ended);
+        wl_pair_first(f, p, wl_pair_client(f));
+    }
+    if (p->time_ns > f->now_ns)
         f->now_ns = p->time_ns;
+    f->now_frame = frame;
     if (p->kind == WL_TCP)
         wl_pair_tcp(m, f, p, d, client, ended);
     else

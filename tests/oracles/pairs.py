@@ -21,6 +21,7 @@ CIRCLE = 2**32
 FAR = 2**28
 LONGEST = 2**24
 HOLES = 3
+SET_BACK_NS = 10**9
 SLOTS, SLOT_BYTES = 8, 280
 TIMES = range(2**62)
 TRIPS = range(CIRCLE - 1)
@@ -438,6 +439,10 @@ class Pairs:
         self.packets += 1
         flow.used = self.packets
         self.counts["backwards"] += packet.time_ns < flow.now
+        if packet.time_ns < flow.now - SET_BACK_NS:
+            flow.leave()
+            flow.begins_anew(flow.client, flow.ends)
+            flow.now, flow.joined = packet.time_ns, packet.kind == Kind.TCP and not packet.has(SYN)
         flow.now, flow.frame = max(flow.now, packet.time_ns), packet.number
         if packet.kind == Kind.TCP:
             flow.tcp(packet, client, ends)
