@@ -444,6 +444,8 @@ def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
         lines.append(f"not listed: {many(unlisted, 'epoch')}, because there were too many")
     if result.both_ways and (unlisted := counts.get("unlisted", 0)):
         lines.append(f"{unlisted:,} exchanges are not listed: there were too many")
+    if result.both_ways and not (result.beside or result.unheard) and (unanswered := counts.get("unanswered", 0)):
+        lines.append(f"{many(unanswered, 'request')} without a response in the capture: in no figure")
     if result.unheard:
         lines.append(
             f"not listed: {many(len(result.unheard), 'server')}, because no response was seen "
