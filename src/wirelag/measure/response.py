@@ -370,7 +370,7 @@ def _set_aside(report: Report) -> list[str]:
         "cut": "did not end in the capture",
         "unseen": "have bytes that were not captured",
         "overlapping": "are of clients that do not wait for a response before the next request (--method auto)",
-        "stream": "are of streams of datagrams in both directions, such as a call's: neither requests nor responses",
+        "stream": "are of streams in both directions, such as a call or heartbeats: neither requests nor responses",
     }  # fmt: skip
     lines = [f"{said[name]:,} of {said['exchanges']:,} exchanges {why}" for name, why in words.items() if said[name]]
     if said["retransmitted"]:
