@@ -281,18 +281,18 @@ WL_INLINE u32 wl_pair_fresh(struct wl_pair_flow *f, struct wl_pair_side *side, u
 
 /* ---- TCP ---- */
 
-/* Handle a SYN; return whether the packet is done. */
+/* Handle a SYN; return whether the packet is done. One that is earlier than what came before it opens nothing. */
 WL_INLINE int wl_pair_syn(
     struct wl_pairs *m, struct wl_pair_flow *f, const struct wl_seen *p, u32 d, u32 client, struct wl_pair_ended *ended)
 {
     struct wl_pair_side *side = &f->side[d];
-    int is_first = !(p->message & WL_ACK), fits = side->known & WL_PAIR_SYN && side->high == p->seq + 1;
+    int is_first = !(p->message & WL_ACK), fits = side->high == p->seq + 1;
     s64 now_ns = f->now_ns;
     u64 now_frame = f->now_frame;
 
     if (is_first && f->bits & (WL_PAIR_ASKED | WL_PAIR_CURRENT | WL_PAIR_RESTED))
         fits = 0;
-    if (fits) {
+    if (side->known & WL_PAIR_SYN && (fits || p->time_ns < now_ns)) {
         side->known &= (u8)~WL_PAIR_TIMED;
         return is_first;
     }
@@ -319,6 +319,7 @@ WL_INLINE void wl_pair_ack(struct wl_pair_flow *f, const struct wl_seen *p, u32 
     if (!(other->known & WL_PAIR_HIGH)) {
         other->high = p->ack;
         other->known |= WL_PAIR_HIGH;
+        f->bits |= d == client ? WL_PAIR_ACKED : 0;
         return;
     }
     if (ahead > WL_PAIR_FAR || ahead < -WL_PAIR_FAR)
@@ -366,12 +367,15 @@ WL_INLINE void wl_pair_ask(struct wl_pairs *m, struct wl_pair_flow *f, const str
         f->asked_flags |= WL_PAIR_PUSHED;
 }
 
-WL_INLINE void wl_pair_reply(
-    struct wl_pairs *m, struct wl_pair_flow *f, const struct wl_seen *p, u32 fresh, int advanced, struct wl_pair_ended *ended)
+/* `next`: the server's new bytes follow those that were seen. */
+WL_INLINE void wl_pair_reply(struct wl_pairs *m, struct wl_pair_flow *f, const struct wl_seen *p, u32 fresh, int advanced, int next,
+    struct wl_pair_ended *ended)
 {
     const u8 writes = WL_PAIR_SEVERAL | WL_PAIR_REPLIED;
     int has_ack = p->message & WL_ACK, covers = has_ack && !wl_after(f->side[wl_pair_client(f)].high, p->ack);
 
+    if (next && covers && f->bits & WL_PAIR_ACKED) /* nothing from before was under way, either way */
+        f->asked_flags &= (u8)~WL_IS_JOINED;
     f->bits &= (u8)~WL_PAIR_ACKED;
     f->pushed = !!(p->message & WL_PAIR_PSH);
     if (f->bits & WL_PAIR_ASKED && has_ack && wl_after(p->ack, f->start)) {
@@ -426,7 +430,7 @@ WL_INLINE void wl_pair_data(
     if (fresh && is_client)
         wl_pair_ask(m, f, p, fresh, start, side->high != high);
     else if (fresh)
-        wl_pair_reply(m, f, p, fresh, side->high != high, ended);
+        wl_pair_reply(m, f, p, fresh, side->high != high, in_order, ended);
     else if (p->payload_length == 1 && end == high)
         return;
     else if (is_client)

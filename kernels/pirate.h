@@ -94,7 +94,7 @@ struct wl_epoch {
     u32 count, batch_count, think_count;        /* count 0: abstained */
     u32 requests, lost;
     u32 waits_before;                /* the four before these */
-    u16 in_flight, riding, doubts;   /* riding: a bit per wait */
+    u16 in_flight, riding, doubts;   /* riding: a bit per wait; << 12: trailing */
     u8 turns, more;                  /* of auto: waits of the epoch; acknowledgements that came after them */
     u8 reason, method, traits, tick; /* of auto: enum wl_pirate_trait; the number of the server's tick */
 };

@@ -93,7 +93,7 @@ WL_RULE int wl_auto_end(struct wl_auto_flow *f, const struct wl_pirate *settings
     out->network_ns = f->handshake ? (s64)f->handshake << 10 : -1;
     out->waits = f->waits;
     out->waits_before = f->waits_before;
-    out->riding = f->riding & 0xfff;
+    out->riding = (u16)(f->riding | f->trailing << 12);
     out->turns = f->turns;
     out->more = f->more;
     out->doubts = (u16)wl_min((s64)f->spontaneous + f->lone + f->reordered + f->coalesced, 65535);

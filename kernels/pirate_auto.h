@@ -213,6 +213,8 @@ WL_INLINE void wl_auto_advance(struct wl_auto_flow *f, struct wl_auto_now *n, u3
         wl_auto_remember_wait(f, (u32)wl_max(wl_behind(at, f->flight_at), 0), n->payload != 0);
     } else if (advance > 1) {
         f->more = (u8)(f->more < 255 ? f->more + 1 : 255);
+        if (wl_behind(at, f->flight_at) > (s64)f->handshake + (f->handshake >> 2))
+            f->trailing = (u16)(f->trailing < 15 ? f->trailing + 1 : 15) & 15;
     }
     f->flight = 0;
 }

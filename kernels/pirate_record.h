@@ -67,7 +67,8 @@ struct wl_auto_flow {
     u32 opened : 2, opening : 7; /* the first packets with data: their number, and the code of the largest size */
     u16 completions, busy_count, flight_count, requests, think_count; /* an epoch ends before they overflow */
     u16 outstanding, deferred, in_flight, flight, last_flight, largest_flight;
-    u16 riding;                        /* for each wait whether a request brought its end, the newest lowest */
+    u16 riding : 12;                   /* for each wait whether a request brought its end, the newest lowest */
+    u16 trailing : 4;                  /* advances that brought more of a response, late: at most 15 */
     u16 turn_fresh, turn_before_fresh; /* fresh at the start of a flight, in units of 16 bytes */
     u16 last_id, spontaneous, lost, lone, reordered, coalesced;
     u16 mss, mean_request; /* mean_request: in 1/8 bytes */
@@ -141,7 +142,7 @@ WL_RULE int wl_auto_remember_wait(struct wl_auto_flow *f, u32 wait, int rides)
         return 0;
     f->waits_before = f->waits_before << 8 | (u32)(f->waits >> 56);
     f->waits = f->waits << 8 | wl_auto_code(wait);
-    f->riding = (u16)(f->riding << 1 | (rides & 1));
+    f->riding = (u16)(f->riding << 1 | (rides & 1)) & 4095;
     f->turns = (u8)(f->turns < 255 ? f->turns + 1 : 255);
     return 0;
 }
@@ -175,7 +176,7 @@ WL_INLINE void wl_auto_begin_epoch(struct wl_auto_flow *f, u32 t)
     f->spontaneous >>= 1;
     f->waits = f->waits_before = 0;
     f->turns = f->more = 0;
-    f->riding = 0;
+    f->riding = f->trailing = 0;
     f->lone = (f->flags & (WL_AUTO_STAMPED | WL_AUTO_MEASURED)) == (WL_AUTO_STAMPED | WL_AUTO_MEASURED) ? 0 : f->lone >> 1;
     f->flags &= (u16) ~(WL_AUTO_SPOILT | WL_AUTO_NOT_TCP);
 }

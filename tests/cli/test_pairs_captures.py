@@ -13,7 +13,7 @@ from tests.support.captures import capture_paths
 from tests.support.conversations import SILENCE_NS, SYN, Row, Talk, batch_of, hold_equal
 from tests.support.places import ROOT
 from tests.support.simulated_captures import write_point
-from wirelag import _kernels
+from wirelag import _kernels, response
 from wirelag.capture.pcap import CaptureFile
 from wirelag.errors import WirelagError
 from wirelag.estimators.pairs import Pairs, sent_by_client
@@ -122,6 +122,18 @@ def test_whole_responses_equal_tshark_s(
     script = ROOT / "experiments" / "pairs_tshark.py"
     ran = subprocess.run([sys.executable, script, shared_data / name], capture_output=True, text=True, check=True)
     assert ran.stdout.split()[:3] == [str(equal), "of", str(responses)]
+
+
+@pytest.mark.parametrize(
+    ("name", "exchanges"),
+    [
+        ("wild/FoxIO-LLC__ja4__pcap__http1.pcapng.gz", 55),  # all but one are the first of a connection without a SYN
+        ("hidden/beats/wsgi_drum.pcap.gz", 16),  # packets turn up again, much later, with the time that they had
+    ],
+)
+def test_every_exchange_is_in_the_figures(shared_data: Path, name: str, exchanges: int) -> None:
+    report = response(str(shared_data / name)).report
+    assert (report.samples, report.details["exchanges"]) == (exchanges, exchanges)
 
 
 # The estimator

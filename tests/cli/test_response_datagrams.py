@@ -60,6 +60,15 @@ def test_pings_in_a_tunnel_say_so(shared_data: Path) -> None:
     assert abstained["paced"] > 0.5 * sum(abstained.values())
 
 
+def test_heartbeats_of_a_server_are_not_responses(shared_data: Path) -> None:
+    """Every five seconds it sends four bytes, and gets four back after 1.2 ms: nothing takes five seconds."""
+    found = by_key(asked(wild(shared_data, RTP), "--method", "pairs", "--port", "2906"))["200.57.7.198:2906"]
+    assert (found["samples"], found["stream"], found["mean"]) == (0, 7, None)
+    assert "200.57.7.198:2906" not in {
+        key for key, group in by_key(asked(wild(shared_data, RTP))).items() if group["samples"]
+    }
+
+
 def test_a_call_is_not_responses(shared_data: Path) -> None:
     """Its datagrams take turns, which looks like requests and responses; the rest of the capture has some."""
     found = asked(wild(shared_data, CALL), "--method", "pairs", "--filter", "udp", "--by", "flow")
@@ -101,7 +110,7 @@ def test_two_sides_in_step_are_a_stream(tmp_path: Path, after_ms: float) -> None
     assert (found["samples"], found["mean"]) == (0, None)
     assert found["stream"] == found["exchanges"] == 250
     said = wirelag("response", capture, "--method", "pairs").stdout
-    assert "250 of 250 exchanges are of streams of datagrams in both directions, such as a call's" in said
+    assert "250 of 250 exchanges are of streams in both directions, such as a call or heartbeats" in said
 
 
 def test_two_sides_that_send_at_random_are_a_stream(tmp_path: Path) -> None:

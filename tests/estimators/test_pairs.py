@@ -218,12 +218,37 @@ def test_missing_packets_are_flagged() -> None:
 
 
 def test_joined_in_the_middle() -> None:
+    """The first exchange is like any other if the client had all that the server sent, and the server all of it."""
     talk = asked_and_answered()
     talk.rows = talk.rows[3:]
     talk.send(2_000_000, True, 100)
     talk.send(9_000_000, False, 500)
     talk.send(2_000_000, True)
-    assert flags_of(talk) == [naive.JOINED, 0]
+    assert flags_of(talk) == [0, 0]
+
+
+@pytest.mark.parametrize("under_way", ["to the client", "to the server"])
+def test_joined_while_bytes_are_under_way(under_way: str) -> None:
+    talk = asked_and_answered()
+    talk.rows = talk.rows[4:]  # the response to a request that was not seen
+    lag = 500 if under_way == "to the client" else 0
+    talk.send(2_000_000, True, 100, ack=(talk.next[False] - lag) % 2**32)
+    talk.send(9_000_000, False, 500, ack=(talk.next[True] - (1 if lag == 0 else 0)) % 2**32)
+    talk.send(2_000_000, True)
+    (first,) = flags_of(talk)
+    assert first & naive.JOINED
+
+
+def test_a_syn_from_before_is_a_copy() -> None:
+    """Some programs write packets again, with the time they had: that does not open a connection."""
+    talk = Talk()
+    talk.shake_hands()
+    talk.send(1_000_000, True, 100)
+    talk.send(-9_000_000, True, message=SYN, seq=talk.rows[0]["seq"], ack=0)
+    talk.send(18_000_000, False, 500)
+    talk.send(2_000_000, True)
+    (only,) = exchanges_of(talk.rows)
+    assert (only.flags, only.last_ns - only.request_ns) == (0, 9_000_000)
 
 
 def test_a_reset_in_the_middle_of_a_response_cuts_it() -> None:

@@ -20,6 +20,7 @@ from wirelag.synopses.epochs import EPOCH, Epochs, ends_text
 
 MS = 1_000_000
 SHARES = {ground.name: ground.confidence for ground in GROUNDS}
+TRAILING = 1 << 12  # in the column riding: a part of a response that came late
 CHANGED = ("sum_ns", "count", "reason", "confidence", "in_flight", "batch_sum_ns", "think_count")
 WILD = Path(os.environ.get("WIRELAG_SHARED_DATA") or ROOT.parent / "shared" / "data") / "wild"
 
@@ -68,10 +69,11 @@ def test_it_equals_its_twin() -> None:
             "tick": rng.randrange(9),
             "more": rng.choice([0, 1, 2, 3, 9]),
             "doubts": rng.randrange(4),
+            "lost": rng.choice([0, 0, 1]),
         }
         values |= {"requests": rng.randrange(20), "batch_sum_ns": 5, "think_count": 3}
         network = base * rng.choice([0, 0.3, 0.81, 1, 1, 1.24, 3])
-        epochs.append(epoch(waits, rng.randrange(1 << 12), network, **values))
+        epochs.append(epoch(waits, rng.randrange(1 << 12) + TRAILING * rng.choice([0, 0, 0, 1, 15]), network, **values))
     grounds = {oracle.ground(one)[0] for one in epochs}
     assert grounds >= {g.name for g in GROUNDS} - {"gap", "ack", "window"}
     for one, said in zip(epochs, judge(*epochs), strict=True):
@@ -84,6 +86,24 @@ def test_waits_that_equal_the_handshake_are_answered() -> None:
     assert said["reason"] == 0
     assert said["confidence"] >= 70
     assert said["sum_ns"] / said["count"] == pytest.approx(25 * MS, rel=0.07)
+
+
+@pytest.mark.parametrize(
+    ("waits_ms", "values"),
+    [
+        ([192, 88, 192], {}),  # the radio of the client sleeps: it delays the handshake, too, but not always
+        ([190], {"more": 1, "riding": TRAILING}),  # the rest of the response came later
+        ([190], {"requests": 3, "more": 2, "lost": 1}),  # a request was sent again: its wait is not among these
+        ([230, 225], {"requests": 1}),  # not one for each request, and only nearly the same
+    ],
+    ids=["sooner", "trailing", "lost", "before"],
+)
+def test_the_round_trip_of_the_handshake_is_not_the_latency(waits_ms: list[float], values: dict[str, int]) -> None:
+    """Each of these passed for it; without what is special it is answered."""
+    (said,) = judge(epoch(waits_ms, network_ms=190, **values))
+    assert said["count"] == 0
+    (plain,) = judge(epoch([wait if wait >= 190 else 190 for wait in waits_ms], network_ms=190))
+    assert plain["confidence"] >= 70
 
 
 @pytest.mark.parametrize(

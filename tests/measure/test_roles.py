@@ -288,9 +288,9 @@ def test_ranks_are_those_of_the_page() -> None:
 @pytest.mark.parametrize(
     ("name", "server", "responses", "guessed"),
     [
-        ("ITI__ICS-Security-Tools__pcaps__CIP__cip_only", "192.168.0.30:44818", 9_349, 0),  # its port is a service's
-        ("ITI__ICS-Security-Tools__pcaps__MELSEC__melsoft_variant_clean", "192.168.3.18:5001", 5_520, 1),
-        ("seladb__PcapPlusPlus__Tests__ExamplesTest__pcap_examples__http-packets", "172.16.210.84:31600", 92, 12),
+        ("ITI__ICS-Security-Tools__pcaps__CIP__cip_only", "192.168.0.30:44818", 9_350, 0),  # its port is a service's
+        ("ITI__ICS-Security-Tools__pcaps__MELSEC__melsoft_variant_clean", "192.168.3.18:5001", 5_521, 1),
+        ("seladb__PcapPlusPlus__Tests__ExamplesTest__pcap_examples__http-packets", "172.16.210.84:31600", 104, 12),
     ],
 )
 def test_conversations_without_a_syn(shared_data: Path, name: str, server: str, responses: int, guessed: int) -> None:

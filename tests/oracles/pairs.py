@@ -235,7 +235,7 @@ class Flow:
         start = (packet.seq + packet.has(SYN)) % CIRCLE
         if packet.has(SYN) and not packet.has(ACK):
             untouched = self.asked is None and self.current is None and self.rested_ns is None
-            if self.sides[d].syn_seen and self.sides[d].high == start and untouched:
+            if self.sides[d].syn_seen and (packet.time_ns < self.now or (self.sides[d].high == start and untouched)):
                 self.sides[d].timed = None
                 return
             self.leave()
@@ -243,7 +243,7 @@ class Flow:
             self.is_tcp, self.joined = True, False
             self.opens(d, start)
         elif packet.has(SYN):
-            if self.sides[d].syn_seen and self.sides[d].high == start:
+            if self.sides[d].syn_seen and (packet.time_ns < self.now or self.sides[d].high == start):
                 self.sides[d].timed = None
             else:
                 self.opens(d, start)
@@ -267,6 +267,7 @@ class Flow:
         other = self.sides[1 - d]
         if other.high is None:
             other.high = packet.ack
+            self.acked |= d == self.client
             return
         ahead = distance(other.high, packet.ack)
         if abs(ahead) > FAR:
@@ -320,7 +321,7 @@ class Flow:
             if self.asked is not None:
                 self.asked.pushed |= packet.has(PSH)
         else:
-            self.from_server(packet, fresh, side.high != before)
+            self.from_server(packet, fresh, side.high != before, in_order)
 
     def from_client(self, fresh: int, start: int, advanced: bool) -> None:
         request = self.goes_on()
@@ -336,10 +337,12 @@ class Flow:
         if advanced:
             request.last = self.now
 
-    def from_server(self, packet: Packet, fresh: int, advanced: bool) -> None:
+    def from_server(self, packet: Packet, fresh: int, advanced: bool, in_order: bool) -> None:
+        high = self.sides[self.client].high
+        if self.asked is not None and self.acked and in_order and packet.has(ACK) and not after(high or 0, packet.ack):
+            self.asked.flags &= ~JOINED
         self.acked = False
         self.pushed = packet.has(PSH)
-        high = self.sides[self.client].high
         if self.asked is not None and packet.has(ACK) and after(packet.ack, self.asked.start):
             self.answer(fresh)
         elif self.current is None or self.now - self.current.last > self.pairs.silence_ns:

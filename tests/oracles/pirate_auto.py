@@ -76,7 +76,7 @@ def answer(record: Record, settings: Settings, now_ns: int, key: int) -> Epoch:
         network_ns=record.handshake * 1024 if record.handshake else -1,
         waits=packed([wait_code(wait) for wait, _ in reversed(sums.waits[-8:])], 8),
         waits_before=packed([wait_code(wait) for wait, _ in reversed(sums.waits[-12:-8])], 8),
-        riding=packed([int(rides) for _, rides in reversed(sums.waits[-12:])], 1),
+        riding=packed([int(rides) for _, rides in reversed(sums.waits[-12:])], 1) + 4096 * min(sums.trailing, 15),
         turns=min(len(sums.waits), 255),
         more=min(sums.more, 255),
         doubts=min(MOST, sum(sums.doubt(name) for name in ("spontaneous", "lone", "reordered", "coalesced"))),

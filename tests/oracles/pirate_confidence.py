@@ -48,11 +48,11 @@ def place(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: int)
     agrees = k > 0 and 4 * abs(epoch["sum_ns"] - m * epoch["count"]) <= m * epoch["count"]
     is_coarse = all(is_round(epoch[name]) for name in ("start_ns", "end_ns"))
     near = k > 0 and m > 0 and not far and not is_coarse and network_ns >= 10_000_000
-    near = near and Fraction(4, 5) <= Fraction(m, network_ns) <= Fraction(5, 4)
-    close = near and abs(Fraction(m, network_ns) - 1) <= Fraction(1, 8)
+    near = near and min(waits) >= Fraction(7, 8) * network_ns and m <= Fraction(5, 4) * network_ns
+    close = near and m <= Fraction(9, 8) * network_ns
     is_shown = shown(epoch, waits, m)
-    alone, tight = 2 * sum(rides) <= k, 4 * sum(waits) <= 5 * m * k
-    one_each = epoch["requests"] > 0 and 3 * epoch["requests"] <= 4 * epoch["turns"] and epoch["more"] <= epoch["turns"]
+    alone, prompt = 2 * sum(rides) <= k, 4 * sum(waits) <= 5 * m * k and epoch["riding"] < 4096
+    one_each = epoch["requests"] > 0 and epoch["requests"] <= Fraction(4, 3) * epoch["turns"]
     if epoch["reason"] == ANSWERED:
         if epoch["in_flight"] <= 1 and epoch["sum_ns"] > Fraction(3, 2) * (epoch["end_ns"] - epoch["start_ns"]):
             return "weak"
@@ -68,13 +68,13 @@ def place(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: int)
             return "agrees_late"
     in_turn = epoch["requests"] <= 2 * epoch["turns"] and epoch["doubts"] <= epoch["requests"]
     in_turn = in_turn and epoch["more"] <= epoch["turns"]
-    if close and alone and tight and one_each:
+    if close and alone and prompt and one_each:
         return "network"
     if close and alone and in_turn and k >= 4:
         return "network_most"
-    if near and alone and tight and epoch["more"] <= 4 * epoch["turns"]:
-        return "network_few"
-    if near and tight and one_each:
+    if near and alone and prompt and epoch["requests"] >= epoch["turns"] and (one_each or epoch["lost"] == 0):
+        return "network_near"
+    if near and not alone and prompt and one_each and epoch["lost"] == 0:
         return "network_riding"
     return "weak"
 

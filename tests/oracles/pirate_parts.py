@@ -95,6 +95,7 @@ class Sums:
     requests: int = 0
     waits: list[tuple[int, bool]] = field(default_factory=list)  # each with whether a request brought its end
     more: int = 0
+    trailing: int = 0
     doubts: Counter[str] = field(default_factory=Counter)
     spoilt: bool = False
     not_tcp: bool = False

@@ -233,6 +233,7 @@ class Record:
             self.sums.waits.append((max(0, apart(at, self.flight_at)), p.payload > 0))
         elif p.advance > 1:
             self.sums.more += 1
+            self.sums.trailing += apart(at, self.flight_at) > self.handshake + (self.handshake >> 2)
         self.flight = 0
 
     def dated(self, p: Seen) -> tuple[int, int]:

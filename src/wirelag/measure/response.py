@@ -386,7 +386,7 @@ def _set_aside(report: Report) -> list[str]:
         "cut": "did not end in the capture",
         "unseen": "have bytes that were not captured",
         "overlapping": "are of clients that do not wait for a response before the next request (--method auto)",
-        "stream": "are of streams of datagrams in both directions, such as a call's: neither requests nor responses",
+        "stream": "are of streams in both directions, such as a call or heartbeats: neither requests nor responses",
     }  # fmt: skip
     lines = [f"{said[name]:,} of {said['exchanges']:,} exchanges {why}" for name, why in words.items() if said[name]]
     if said["retransmitted"]:
@@ -458,6 +458,8 @@ def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
         lines.append(f"not listed: {many(unlisted, 'epoch')}, because there were too many")
     if result.both_ways and (unlisted := counts.get("unlisted", 0)):
         lines.append(f"{unlisted:,} exchanges are not listed: there were too many")
+    if result.both_ways and not (result.beside or result.unheard) and (unanswered := counts.get("unanswered", 0)):
+        lines.append(f"{many(unanswered, 'request')} without a response in the capture: in no figure")
     if result.unheard:
         lines.append(
             f"not listed: {many(len(result.unheard), 'server')}, because no response was seen "

@@ -38,6 +38,8 @@ NOT_SINGLE: Final = np.uint64(PIPELINED | JOINED | CUT | UNSEEN) | NOT_WAITING  
 UDP: Final = 17
 SURE: Final = 70  # confidence from which an epoch counts
 MANY: Final = 8  # exchanges from which on their share tells something
+FEWEST: Final = 4  # the same, where few things look like it
+BEAT_NS: Final = 1_000_000_000  # heartbeats are this far apart
 EXCHANGE: Final = np.dtype(
     [
         ("key", "<u8"), ("begin_ns", "<i8"), ("request_ns", "<i8"), ("first_ns", "<i8"), ("last_ns", "<i8"),
@@ -49,23 +51,25 @@ EXCHANGE: Final = np.dtype(
 
 
 class Told(NamedTuple):
-    """What the packets of clients tell about flows with exchanges; counts of epochs are of those with an estimate."""
+    """What the packets of clients tell about flows with exchanges."""
 
     exchanges: Array
     datagrams: Array  # requests of flows of datagrams
-    epochs: Array
+    epochs: Array  # with an estimate
     several: Array  # epochs that surely had several requests in flight
     pipelined: Array  # exchanges
     between: Array  # those that fill neither little nor most of the time from one request to the next
     alike: Array  # of these, with request and response of a size
-    spans: Array  # epochs of datagrams,
-    paced: Array  # and those in which they had a pace of their own
+    beats: Array  # exchanges as heartbeats of the server seem to be
+    spans: Array  # all epochs,
+    paced: Array  # and those in which datagrams had a pace of their own
 
     @property
     def overlaps(self) -> Array:
         """Whether the client does not wait for a response before the next request."""
         impatient = (self.datagrams > 0) & (self.exchanges >= MANY) & (8 * self.pipelined >= self.exchanges)
-        return np.asarray(impatient | (4 * self.exchanges < 3 * self.datagrams) | (2 * self.several > self.epochs))
+        in_flight = (2 * self.several > self.epochs) & (4 * self.several >= self.spans)
+        return np.asarray(impatient | (4 * self.exchanges < 3 * self.datagrams) | in_flight)
 
     @property
     def streams(self) -> Array:
@@ -79,9 +83,16 @@ class Told(NamedTuple):
         return np.asarray((self.exchanges >= MANY) & (self.datagrams > 0) & (in_step | in_turn))
 
     @property
+    def heartbeats(self) -> Array:
+        """Whether it is the server that asks now and then, and the client that responds, with as many bytes."""
+        return np.asarray((self.exchanges >= FEWEST) & (2 * self.beats > self.exchanges))
+
+    @property
     def mark(self) -> Array:
         """The flag of their exchanges; 0: none."""
-        return np.where(self.streams, STREAM, np.where(self.overlaps, OVERLAPPING, 0)).astype(np.uint64)
+        return np.where(self.streams | self.heartbeats, STREAM, np.where(self.overlaps, OVERLAPPING, 0)).astype(
+            np.uint64
+        )
 
 
 class KnownFlows(KeyCounts):
@@ -100,7 +111,8 @@ class KnownFlows(KeyCounts):
         between = (idle >= 0) & (7 * took >= idle) & (7 * idle >= took)
         less, more = (size(rows["request_bytes"], rows["response_bytes"]) for size in (np.minimum, np.maximum))
         pipelined = rows["flags"] & np.uint64(PIPELINED) != 0
-        kinds = {"exchanges": place, "pipelined": place[pipelined], "between": place[between]}
+        beats = (idle >= 0) & (took >= BEAT_NS) & (took > 64 * idle) & (less == more)
+        kinds = {"exchanges": place, "pipelined": place[pipelined], "between": place[between], "beats": place[beats]}
         self.add(flows, _columns(len(flows), kinds | {"alike": place[between & (2 * less >= more)]}))
 
     def add_epochs(self, epochs: Epochs) -> None:
@@ -111,7 +123,7 @@ class KnownFlows(KeyCounts):
         answered = ~datagrams & (rows["count"] > 0)
         several = answered & (rows["in_flight"] > 1) & (rows["confidence"] >= SURE)
         paced = datagrams & (rows["reason"] == PACED)
-        kinds = {"epochs": place[answered], "several": place[several], "spans": place[datagrams], "paced": place[paced]}
+        kinds = {"epochs": place[answered], "several": place[several], "spans": place, "paced": place[paced]}
         self.counts += _columns(len(self), kinds)
         requests = np.bincount(place[datagrams], rows["requests"][datagrams], minlength=len(self))
         self.counts[:, Told._fields.index("datagrams")] += requests.astype(np.int64)
