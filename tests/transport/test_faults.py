@@ -142,7 +142,7 @@ def test_if_everything_is_declined_nothing_is_hurried(tmp_path: Path) -> None:
         way.full = False
         await outbox.drained()
         assert (outbox.sent, len(spool)) == (200, 0)
-        assert told[2:] == ["the collector answers again"]
+        assert told[2:] == ["the collector answers again; 199 messages wait"]
         running.cancel()
         spool.close()
 

@@ -315,6 +315,9 @@ def _of_agents(agents: list[dict[str, Any]]) -> list[Metric]:
         "wirelag_agent_spool_failing": (
             "Whether its spool cannot be written.", lambda one: one["says"].get("spool_failing"),
         ),
+        "wirelag_agent_spool_age_seconds": (
+            "How long its oldest message has waited.", lambda one: _seconds(one["says"].get("spool_age_ns")),
+        ),
         "wirelag_agent_spool_messages": ("Messages waiting on its disk.", lambda one: one["says"].get("spooled")),
     }  # fmt: skip
     counters: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
@@ -362,6 +365,11 @@ def _number(value: Any) -> float | None:
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
     except OverflowError:
         return None
+
+
+def _seconds(value_ns: Any) -> float | None:
+    number = _number(value_ns)
+    return None if number is None else number / 1e9
 
 
 def _cumulative(bounds: tuple[float, ...], counts: Any) -> list[tuple[str, float]]:

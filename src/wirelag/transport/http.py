@@ -9,12 +9,16 @@ import socket
 import struct
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 
 from wirelag.protocol.messages import MOST_BYTES
-from wirelag.transport import Address, Declined, Refused, Unreachable, pauses, reason
+from wirelag.transport import LANES, Address, Declined, Refused, Unreachable, pauses, reason
+
+if TYPE_CHECKING:
+    import ssl
 
 MEDIA_TYPE: Final = "application/vnd.wirelag.message"
 ASK_HEADER: Final = "Wirelag-Ask"
@@ -31,9 +35,8 @@ _UNANSWERED_S: Final = 10  # silence after which a connection is dead: TCP itsel
 class _Line:
     """One persistent connection. One thread at a time uses it; any thread may break it off."""
 
-    def __init__(self, address: Address) -> None:
-        self._address = address
-        self._context = address.context()
+    def __init__(self, address: Address, context: ssl.SSLContext | None) -> None:
+        self._address, self._context = address, context
         self._connection: http.client.HTTPConnection | None = None
         self._turn = threading.Lock()
         self._broken_off = False
@@ -184,13 +187,20 @@ def _notice_silence(line: socket.socket) -> None:
 
 
 class HttpSender:
-    """Messages go out on one connection; asks come in on another, as a response that never ends."""
+    """Messages go out on a few connections, as many as are under way at once; asks come in on another.
+
+    The response with asks never ends. A connection that was used last is used next, so that few of them stay open.
+    """
 
     def __init__(self, address: Address, point: str) -> None:
         self._address = address
         self._path = urlsplit(address.url).path.rstrip("/")
         self._point = quote(point, safe="")
-        self._out, self._in = _Line(address), _Line(address)
+        self._context = address.context()
+        self._in = _Line(address, self._context)
+        self._out: list[_Line] = []
+        self._free: list[_Line] = []
+        self._threads = ThreadPoolExecutor(LANES + 4, "messages")  # one for asks, and those of a moment ago
         self._run = secrets.token_hex(4)  # tells this process from another that uses the same name
         self._last = self._told = ""  # the ask last replied to, and the last one that the collector knows of
         self._closed = False
@@ -202,9 +212,21 @@ class HttpSender:
         last = self._last
         told = "" if last == self._told else last
         about = {RUN_HEADER: self._run} | ({ASK_HEADER: told} if told else {})
-        status, said = await asyncio.to_thread(self._out.post, f"{self._path}/v1/messages", data, about)
+        if self._closed:
+            raise Unreachable(f"{self._address.shown}: the connection was closed")
+        line = self._free.pop() if self._free else self._another()
+        try:
+            status, said = await asyncio.get_running_loop().run_in_executor(
+                self._threads, line.post, f"{self._path}/v1/messages", data, about
+            )
+        finally:
+            self._free.append(line)
         self._check(status, said, 204)
         self._told = last
+
+    def _another(self) -> _Line:
+        self._out.append(_Line(self._address, self._context))
+        return self._out[-1]
 
     async def asks(self) -> AsyncIterator[bytes]:
         """Asks as they come. The next message or connection tells the collector which one was handled last."""
@@ -213,7 +235,9 @@ class HttpSender:
             while not self._closed:
                 path = f"{self._path}/v1/asks/{self._point}?after={quote(self._last, safe='')}"
                 try:
-                    status, name, said = await asyncio.to_thread(line.next_ask, path)
+                    status, name, said = await asyncio.get_running_loop().run_in_executor(
+                        self._threads, line.next_ask, path
+                    )
                     self._check(status, said, 200)
                 except (Unreachable, Refused):
                     await asyncio.sleep(0 if self._closed else next(tries))
@@ -223,12 +247,13 @@ class HttpSender:
                 self._last = name
         finally:
             line.break_off()  # the waiting thread ends now, not when the collector replies
-            self._in = _Line(self._address)
+            self._in = _Line(self._address, self._context)
 
     async def close(self) -> None:
         """Break off everything in progress."""
         self._closed = True
-        await asyncio.gather(asyncio.to_thread(self._out.close), asyncio.to_thread(self._in.close))
+        await asyncio.gather(*(asyncio.to_thread(line.close) for line in (self._in, *self._out)))
+        self._threads.shutdown(wait=False)
 
     def _check(self, status: int, body: bytes, success: int) -> None:
         """Raise an error unless the status is the one of success: any other may be that of a proxy."""
