@@ -37,6 +37,7 @@ from wirelag.protocol.messages import MOST_BYTES, Message, Seen, decode, encode
 from wirelag.protocol.terms import records_of
 from wirelag.synopses.reference_summary import by_class, interpolated
 from wirelag.transport import Sender, sender
+from wirelag.transport.notices import Notices
 from wirelag.transport.outbox import Outbox
 from wirelag.transport.service_manager import watched
 from wirelag.transport.spool import Spool
@@ -86,7 +87,8 @@ class Agent:
 
     def __init__(self, config: Config, tell: Callable[[str], None]) -> None:
         """Open everything that may fail; `tell` gets a line whenever something changes."""
-        self.config, self.tell = config, tell
+        self.config = config
+        self._notices = Notices(put=tell)
         self.intervals = self.packets = self.unseen = self.lost_parts = self.clock_steps = 0
         self._clock = HostClock(config.clock_error_ns)
         self._clock.ask()
@@ -97,12 +99,16 @@ class Agent:
         self._spool = Spool(config.spool, config.spool_bytes)
         assert config.collector is not None
         self._sender: Sender = sender(config.collector, config.point)
-        self._emitter = Emitter(config.references, config.control, config.interval_ns, tell, self._clock.steady)
+        self._emitter = Emitter(config.references, config.control, config.interval_ns, self.tell, self._clock.steady)
         self._cutters = Cutters(config, self._began_ns, not isinstance(self._source, Replay), self._inside)
         self._m_set: MSet | None = None
         self._past = History(config.point, config.past_bytes, self._began_ns)
         self._stopped_ns: int | None = None
         self._problem: BaseException | None = None
+
+    def tell(self, line: str) -> None:
+        """Write a line to the log; the same one at most once a minute."""
+        self._notices.say("lines", line, line)
 
     def _open(self) -> Live | Fanout | Replay | KernelSource:
         config, packet_id = self.config, self.config.terms.packet_id
@@ -180,6 +186,9 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(
+            signal.SIGHUP, self.tell, "SIGHUP: settings are read at the start; restart to change them"
+        )
         self._parts: deque[CutPart | None] = deque()
         self._some = asyncio.Event()
         self._outbox = Outbox(self._sender, self._spool, self.tell)
@@ -237,6 +246,8 @@ class Agent:
             f"{config.point}: {where}, an interval every {format_duration(config.interval_ns)}, "
             f"to {config.collector.shown}{waiting}"
         )
+        for name in self._spool.damaged:
+            self.tell(f"{config.spool}/{name}: is damaged: its messages are lost, the file is kept as {name}.damaged")
 
     def _take(self, part: CutPart | None) -> None:
         if len(self._parts) >= MOST_WAITING:
@@ -295,6 +306,7 @@ class Agent:
             load = Load(outbox.waited_s, outbox.waiting, self.lost_parts, outbox.dropped, outbox.reachable is not False)
             for line in keeping.look(load, time.monotonic()):
                 self.tell(line)
+            self._notices.pass_time()
 
     async def _answers(self) -> None:
         """Reply to the collector's questions, and follow its m-sets."""

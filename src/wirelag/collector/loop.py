@@ -12,30 +12,28 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from wirelag.collector.agents import Agents
+from wirelag.collector.agents import Agents, Presence
 from wirelag.collector.clock_check import Behind
 from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.health import Health
 from wirelag.collector.metrics import InUse, Metrics
-from wirelag.collector.notices import Notices
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
 from wirelag.collector.upkeep import Upkeep
 from wirelag.errors import WirelagError
 from wirelag.network.topology import Topology
-from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, UnknownVersion, decode, encode, peek
-from wirelag.protocol.results import Ask, Done, Outcome, Rank, Result
+from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result
 from wirelag.protocol.session import LINGER_NS, Rounds
-from wirelag.protocol.terms import Terms
 from wirelag.transport import Acknowledge, Inbox
+from wirelag.transport.notices import Notices
 from wirelag.transport.quotas import Quotas
 from wirelag.units import format_duration
 
@@ -91,6 +89,7 @@ class Collector:
         store.failed = self._failed
         self.following = None if follow is None else Following(follow)
         self.agents, self.metrics = Agents(store.agents()), Metrics()
+        self.presence = Presence(self.agents.lively(clock()), time.monotonic())
         self.counted: Counter[str] = Counter()
         self.health = Health()
         self.notices = Notices()
@@ -111,7 +110,6 @@ class Collector:
         self._apart: dict[str, str | None] = {}  # why segments cannot be measured
         self._by_point: dict[str, Inbox] = {}  # the inbox by which a point was last heard
         self._began_ns = clock()
-        self._terms: dict[str, Terms] = {}  # terms of points that follow
         self._unsaved: list[Result] = []
         self._trimmed_s = 0.0  # when `latest` and `settled` were, by a clock that is never set
         self._pruner = ThreadPoolExecutor(1, "pruning")
@@ -152,6 +150,10 @@ class Collector:
                 yield said
         finally:
             self._listeners.discard(mine)
+
+    async def measure(self, ends: Iterable[Ends]) -> None:
+        """Measure these segments, too."""
+        await self._in_worker(self.rounds.measure, tuple(ends))
 
     # ---- tasks ----
 
@@ -354,21 +356,11 @@ class Collector:
                 self.counted["store failed"] += 1
                 with suppress(*self.store.errors):
                     self.store.rollback()
-        return [message for point, has_ns in alive.items() for message in self._m_set(point, has_ns)]
-
-    def _m_set(self, point: str, has_ns: int) -> list[Message]:
-        """The message for an agent with an outdated m-set."""
-        found = None if self.following is None else self.following.m_set(point, has_ns)
-        if found is None or point not in self._terms:
+        if self.following is None:
             return []
-        since_ns, records = found
-        interval = Interval(since_ns, since_ns)
-        place = {"start_ns": since_ns, "end_ns": since_ns, "name": None, "class": None}
-        self.counted["m-sets told"] += 1
-        return [
-            Message("m-set", point, None, interval, self._terms[point], records=tuple(place | one for one in records),
-                    sent_ns=self.clock())
-        ]  # fmt: skip
+        told = list(self.following.messages(alive, self.clock()))
+        self.counted["m-sets told"] += len(told)
+        return told
 
     def _take_one(self, data: bytes, place: int, now_ns: int) -> list[Outcome]:
         self.counted["bytes"] += len(data)
@@ -390,8 +382,11 @@ class Collector:
         self.counted[message.type] += 1
         if self.agents.heard(message, len(data), now_ns):
             self._spoke[message.point] = place
+            is_ending = message.type == "status" and any(record.get("ending") is True for record in message.records)
+            if line := self.presence.heard(message.point, is_ending, time.monotonic()):
+                self.notices.say("agents heard or not", line, line)
             if self.following is not None and any("m_set_ns" in record for record in message.records):
-                self._terms[message.point] = message.terms
+                self.following.terms[message.point] = message.terms
         if message.type == "status":
             return []
         began_s = time.thread_time()
@@ -495,6 +490,8 @@ class Collector:
             return outcomes
 
         self.notices.pass_time()
+        for line in self.presence.silent(time.monotonic()):
+            self.notices.say("agents heard or not", line, line)
         self.upkeep.rescue()
         if not self._resumed and self._resume() is None:  # the store failed at the start
             return None

@@ -71,6 +71,10 @@ class SqliteStore:
         self._read_base = connected(self.path)
         self._pruner = Pruner(connected(self.path), self._turn, self._keep, self._forget_series)
 
+    def retain(self, retention: Retention) -> None:
+        """Keep results for other times from now on; from any thread."""
+        self._keep = self._pruner.keep = retention
+
     def close(self) -> None:
         """Close the file."""
         self._pruner.ended = True

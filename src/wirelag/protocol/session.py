@@ -73,6 +73,11 @@ class Rounds:
         """All known segments."""
         return [segment.ends for segment in list(self._segments.values())]  # called from other threads
 
+    def measure(self, ends: Iterable[Ends]) -> None:
+        """Add segments."""
+        for one in ends:
+            self._segments.setdefault(one.segment, Segment(one))
+
     def classes_of(self, segment: str) -> int:
         """How many classes of a segment are kept: those of all segments that one point has named share a limit."""
         known = self._segments.get(segment)

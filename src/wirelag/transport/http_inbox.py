@@ -93,7 +93,7 @@ class HttpInbox:
         self._held_by: Counter[str] = Counter()  # the same by share
         self._quotas = quotas or Quotas()
         self._admit, self._refused = admit, refused
-        self._tokens = tokens
+        self.tokens = tokens
         self._most, self.most_held, self._patience_s = most, most_held, patience_s
         self._came: asyncio.Queue[tuple[bytes, asyncio.Future[bool]] | None] = asyncio.Queue()
         self._asks: dict[str, _Asks] = {}
@@ -268,12 +268,12 @@ class HttpInbox:
     def _who(self, request: Request) -> _Sender | None:
         """The sender, if it is authorised."""
         address = "" if request.client is None else request.client.host
-        if self._tokens is None:
+        if self.tokens is None:
             return _Sender(None, address)
         word, _, given = request.headers.get("authorization", "").partition(" ")
         found: list[str | None] = [
             point
-            for token, point in self._tokens.items()
+            for token, point in self.tokens.items()
             if hmac.compare_digest(token.encode(), given.strip().encode(errors="replace"))
         ]
         if word.lower() != "bearer" or not given or not found:

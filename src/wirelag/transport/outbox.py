@@ -42,6 +42,7 @@ class Outbox:
         self._not_before = 0.0  # after a failure
         self._sending: set[str] = set()
         self._problem: str | None = None  # of the spool, as it was told
+        self._large = False  # it was told that messages are larger than the spool
         self._new: deque[str] = deque()
         self._turn_of_new = True
         self._something = asyncio.Event()
@@ -99,7 +100,9 @@ class Outbox:
             async with self._disk:
                 await asyncio.to_thread(self._spool.put, data, key)
         except WirelagError as error:
-            self._tell(str(error))
+            if not self._large:
+                self._tell(f"{error}: such messages are sent, but not kept")
+            self._large = True
             await self._sender.send(data, key)
             self.sent += 1
 
