@@ -43,6 +43,7 @@ MOST_AGAIN: Final = 16 << 20  # bytes that are read from the store for a message
 NEAR: Final = 4  # intervals on both sides that may contain the other halves of those cut by packets
 TICK_S: Final = 1.0
 PRUNE_S: Final = 600.0
+CHECK_S: Final = 86400.0
 RESULT_S: Final = 150e-6  # about what it takes to store a result of a class
 MOST_LISTENERS: Final = 256
 MOST_ASKS: Final = 1024  # asks waiting for an inbox; the oldest are dropped
@@ -128,6 +129,7 @@ class Collector:
                 group.create_task(self._ask(inbox, asked))
             group.create_task(self._tick())
             group.create_task(self._prune())
+            group.create_task(self._check())
             if read is not None:
                 group.create_task(self._follow(read))
 
@@ -210,6 +212,11 @@ class Collector:
         while True:
             await self._loop.run_in_executor(self._pruner, self.upkeep.prune, self.clock())
             await asyncio.sleep(PRUNE_S)
+
+    async def _check(self) -> None:
+        while True:
+            await asyncio.to_thread(self.upkeep.check)
+            await asyncio.sleep(CHECK_S)
 
     async def _follow(self, read: Callable[[], Topology]) -> None:
         following = self.following

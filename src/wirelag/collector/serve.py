@@ -24,9 +24,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from html import escape
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qs
 
+from wirelag import __version__
 from wirelag.collector.reload import Reload, renew
 from wirelag.collector.settings import Settings
 from wirelag.errors import MissingExtraError, WirelagError
@@ -67,6 +68,7 @@ LOGIN_S: Final = 10.0
 COOKIE: Final = "wirelag"
 MOST_HEADERS: Final = 16 << 10  # bytes of a request before its body
 ENDING_S: Final = 3
+MOST_KNOWN: Final = 64  # segments that an agent is told
 AGAIN_S: Final = 2.0  # between two attempts to open the store
 HEADERS: Final = (
     (b"content-security-policy", b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -364,6 +366,19 @@ def _in_use(collector: Collector, settings: Settings, inbox: HttpInbox, visitors
     }
 
 
+def _about(collector: Collector, point: str, segments: list[str]) -> dict[str, Any]:
+    """What an agent asks before it starts."""
+    rounds = collector.rounds
+    known = [one.segment for one in rounds.segments if point in one.points][:MOST_KNOWN]
+    return {
+        "version": __version__,
+        "now": collector.clock() / 1e9,
+        "ready": collector.health.ready,
+        "segments": {name: rounds.end_of(name, point) for name in segments},
+        "known": known,
+    }
+
+
 async def _serve(
     settings: Settings,
     read: Callable[[], Settings],
@@ -396,6 +411,7 @@ async def _serve(
         name = f"{socket.gethostname()}:{os.path.realpath(settings.store)}"
         inboxes.append(NatsInbox(settings.nats, name=name, quotas=quotas))
     app = application(collector, settings, inbox, desk)
+    inbox.about = partial(_about, collector)
 
     async def take(new: Settings) -> None:
         if (settings.tokens is None) != (new.tokens is None):

@@ -164,6 +164,10 @@ class Store(Protocol):
         """Delete what is past its retention, and the oldest if the store is too large; in any thread, not in two."""
         ...
 
+    def check(self) -> None:
+        """Raise an error if what is stored is damaged anywhere; in any thread, not in two."""
+        ...
+
     def rescue(self, error: Exception) -> str | None:
         """If an error means damage, go on with all that can be read; returns what was done. Not within `begin`."""
         ...

@@ -78,6 +78,14 @@ class Rounds:
         for one in ends:
             self._segments.setdefault(one.segment, Segment(one))
 
+    def end_of(self, name: str, point: str) -> str | None:
+        """Which end of a segment a point is, or would be; None if it is none, or the segment is not measured."""
+        known = self._segments.get(name)
+        if known is None and not self._named:
+            return None
+        ends = tuple(name.replace(">>", ">").partition(">")[::2]) if known is None else known.ends.points
+        return None if point not in ends or ends[0] == ends[1] else ("upstream", "downstream")[ends.index(point)]
+
     def classes_of(self, segment: str) -> int:
         """How many classes of a segment are kept: those of all segments that one point has named share a limit."""
         known = self._segments.get(segment)

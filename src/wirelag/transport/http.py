@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import secrets
 import socket
 import struct
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode, urlsplit
 
 from wirelag.protocol.messages import MOST_BYTES
 from wirelag.transport import LANES, Address, Declined, Refused, Unreachable, pauses, reason
@@ -29,6 +30,7 @@ QUIET_S: Final = 20  # an ask of length 0 means that there was none for this lon
 _TIMEOUT_S: Final = QUIET_S + 15.0
 _CONNECT_S: Final = 5.0
 _MOST_SAID: Final = 4096  # bytes of a reply
+_MOST_TOLD: Final = 1 << 18  # bytes of a reply about a point
 _UNANSWERED_S: Final = 10  # silence after which a connection is dead: TCP itself waits for minutes
 
 
@@ -48,6 +50,17 @@ class _Line:
         try:
             with self._turn:
                 return self._patiently(path, body, headers | about)
+        finally:
+            self._leave()
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body of a reply."""
+        try:
+            with self._turn:
+                response = self._talk("GET", path, {})
+                return response.status, self._rest(response, _MOST_TOLD)
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"{self._address.shown}: {reason(error)}") from None
         finally:
             self._leave()
 
@@ -136,11 +149,11 @@ class _Line:
                 raise  # else the reply may have come before the request was read
         return connection.getresponse()
 
-    def _rest(self, response: http.client.HTTPResponse) -> bytes:
-        content = response.read(_MOST_SAID + 1)
+    def _rest(self, response: http.client.HTTPResponse, most: int = _MOST_SAID) -> bytes:
+        content = response.read(most + 1)
         if response.will_close or not response.isclosed():
             self._hang_up()
-        if len(content) > _MOST_SAID:
+        if len(content) > most:
             raise http.client.HTTPException("sent a reply that is too large")
         return content
 
@@ -271,3 +284,29 @@ class HttpSender:
             raise Unreachable(f"{where}: does not answer as a collector does (status {status}); check the address")
         why = f": {said}" if status in (409, 503) and said else ""
         raise Declined(f"{where}: cannot take a message now (status {status}{why})")
+
+
+def told(address: Address, point: str, segments: Iterable[str]) -> Mapping[str, Any] | None:
+    """What a collector knows of a point and these segments, None if it is too old to say.
+
+    Otherwise Unreachable says why: its name, TLS, the token.
+    """
+    line = _Line(address, address.context())
+    path = urlsplit(address.url).path.rstrip("/")
+    query = urlencode([("segment", one) for one in segments])
+    try:
+        status, body = line.get(f"{path}/v1/points/{quote(point, safe='')}?{query}")
+    finally:
+        line.close()
+    said = "".join(filter(str.isprintable, body.decode(errors="replace").partition("\n")[0][:200]))
+    if status in (401, 403):
+        raise Unreachable(f"{address.shown}: does not accept the token ({said}); check the file of --token-file")
+    try:
+        found = json.loads(body) if status == 200 else None
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and "version" in found:
+        return found
+    if status == 404 and said == "Not Found":  # as collectors before this reply
+        return None
+    raise Unreachable(f"{address.shown}: does not answer as a collector does (status {status}); check the address")

@@ -16,7 +16,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, UnknownVersion, peek
@@ -27,7 +27,7 @@ from wirelag.transport.runs import Runs
 
 try:
     from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import Response, StreamingResponse
+    from starlette.responses import JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 except ImportError:
     raise MissingExtraError("an HTTP server") from None
@@ -94,6 +94,7 @@ class HttpInbox:
         self._quotas = quotas or Quotas()
         self._admit, self._refused = admit, refused
         self.tokens = tokens
+        self.about: Callable[[str, list[str]], Mapping[str, Any]] = lambda point, segments: {}
         self._most, self.most_held, self._patience_s = most, most_held, patience_s
         self._came: asyncio.Queue[tuple[bytes, asyncio.Future[bool]] | None] = asyncio.Queue()
         self._asks: dict[str, _Asks] = {}
@@ -108,6 +109,7 @@ class HttpInbox:
         return [
             Route("/v1/messages", self._take, methods=["POST"]),
             Route("/v1/asks/{point:path}", self._give, methods=["GET"]),
+            Route("/v1/points/{point:path}", self._tell, methods=["GET"]),
         ]
 
     async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
@@ -240,6 +242,15 @@ class HttpInbox:
         asks.answered(self._number_of(request.query_params.get("after", "")))
         headers = {ASK_HEADER: self._life, "X-Accel-Buffering": "no"}
         return StreamingResponse(self._frames(asks), headers=headers, media_type=MEDIA_TYPE)
+
+    async def _tell(self, request: Request) -> Response:
+        """What the collector knows of a point and these segments, for `wirelag agent --check`."""
+        sender, point = self._who(request), request.path_params["point"]
+        if sender is None:
+            return self._unauthorised(request)
+        if sender.point not in (None, point):
+            return self._no(403, "unauthorised", f"the token belongs to another point, {sender.point}")
+        return JSONResponse(self.about(point, request.query_params.getlist("segment")[:_MOST_ASKS]))
 
     async def _frames(self, asks: _Asks) -> AsyncIterator[bytes]:
         """All waiting asks, then each new one; and a keepalive while there is none."""
