@@ -17,6 +17,9 @@ def _option(flag: str, metavar: str | None, says: str, panel: str) -> Any:
 def collect(
     file: Annotated[str | None, Argument(metavar="[FILE]", help="Settings file (TOML). Options override it.")] = None,
     check: Annotated[bool, Option("--check", help="Check the settings, print the plan, and exit.")] = False,
+    forget: Annotated[
+        str | None, Option("--forget", metavar="POINT", help="Forget an agent that was removed, and exit.")
+    ] = None,
     listen: Annotated[
         str | None, _option("--listen", "ADDRESS:PORT", "Address to listen on; 127.0.0.1:8321.", SERVED)
     ] = None,
@@ -80,6 +83,11 @@ def collect(
 
     from wirelag.collector.serve import serve
 
+    if forget is not None:
+        from wirelag.collector.forget import tell_to_forget
+
+        print(tell_to_forget(settings, forget))
+        return
     if check:
         from wirelag.collector.check import told
 

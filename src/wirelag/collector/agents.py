@@ -102,6 +102,11 @@ class Agents:
         changed, self._changed = self._changed, set()
         return {point: self._known[point] for point in changed}
 
+    def forget(self, point: str) -> bool:
+        """Forget an agent; False if it is not known."""
+        self._changed.discard(point)
+        return self._known.pop(point, None) is not None
+
     def following(self, now_ns: int, began_ns: int = 0) -> dict[str, int]:
         """Live agents that take their m-set from the collector, and since when their current one is valid.
 

@@ -120,7 +120,7 @@ class Collector:
         """Run until cancelled. `read` returns the current topology, if it is followed."""
         self.inboxes, self._loop = inboxes, asyncio.get_running_loop()
         self._asked = [(inbox, asyncio.Queue(MOST_ASKS)) for inbox in inboxes]
-        self._tell(await self._in_worker(self._resume) or [])
+        self._tell(await self.in_worker(self._resume) or [])
         async with asyncio.TaskGroup() as group:
             for inbox in inboxes:
                 group.create_task(self._receive(inbox))
@@ -137,7 +137,7 @@ class Collector:
         """Disconnect listeners, and close the store."""
         for listener in list(self._listeners):
             self._dismiss(listener)
-        await self._in_worker(self.store.close)
+        await self.in_worker(self.store.close)
         self._worker.shutdown()
         self._pruner.shutdown()
 
@@ -155,7 +155,7 @@ class Collector:
 
     async def measure(self, ends: Iterable[Ends]) -> None:
         """Measure these segments, too."""
-        await self._in_worker(self.rounds.measure, tuple(ends))
+        await self.in_worker(self.rounds.measure, tuple(ends))
 
     # ---- tasks ----
 
@@ -172,7 +172,7 @@ class Collector:
             batch = [await self._arrived.get()]
             while len(batch) < BATCH and not self._arrived.empty():
                 batch.append(self._arrived.get_nowait())
-            found = await self._in_worker(self._take, [data for data, _, _ in batch])
+            found = await self.in_worker(self._take, [data for data, _, _ in batch])
             self._queued -= sum(len(data) for data, _, _ in batch)
             self._taken.set()
             left = range(len(batch)) if found is None else self._left  # not stored: their senders will repeat them
@@ -204,7 +204,7 @@ class Collector:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            found = await self._in_worker(self._pass_time)
+            found = await self.in_worker(self._pass_time)
             if found is not None:
                 self._tell(found)
 
@@ -224,9 +224,9 @@ class Collector:
         while True:
             try:
                 topology = await asyncio.to_thread(read)
-                alive = await self._in_worker(self._alive)
+                alive = await self.in_worker(self._alive)
                 change = await asyncio.to_thread(following.take, topology, alive, self.clock())  # may take long
-                for told in await self._in_worker(self._followed, alive, change):
+                for told in await self.in_worker(self._followed, alive, change):
                     self._send(told)
                 self._tell(change or [])
             except WirelagError as error:  # the previous topology stays valid
@@ -235,7 +235,8 @@ class Collector:
                     print(f"wirelag: {error}; keeping the previous topology", file=sys.stderr, flush=True)
             await asyncio.sleep(following.every_s)
 
-    async def _in_worker(self, work: Callable[..., Any], *arguments: Any) -> Any:
+    async def in_worker(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Run in the thread that the store and the rounds belong to."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
 
     def _tell(self, said: News) -> None:

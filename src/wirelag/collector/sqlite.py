@@ -234,6 +234,10 @@ class SqliteStore:
         rows = ((point, json.dumps(one)) for point, one in said.items())
         self._base.executemany("insert or replace into agents values (?, ?)", rows)
 
+    def drop_agent(self, point: str) -> None:
+        """Forget the status of an agent."""
+        self._base.execute("delete from agents where point = ?", (point,))
+
     def put_change(self, at_ns: int, said: Mapping[str, Any]) -> None:
         """Keep a change of the network."""
         self._base.execute("insert or replace into changes values (?, ?)", (at_ns, json.dumps(said)))

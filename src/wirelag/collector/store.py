@@ -152,6 +152,10 @@ class Store(Protocol):
         """The same, read back."""
         ...
 
+    def drop_agent(self, point: str) -> None:
+        """Forget the status of an agent."""
+        ...
+
     def put_change(self, at_ns: int, said: Mapping[str, Any]) -> None:
         """Keep a change of the network."""
         ...

@@ -78,6 +78,17 @@ class Rounds:
         for one in ends:
             self._segments.setdefault(one.segment, Segment(one))
 
+    def forget(self, point: str) -> list[str]:
+        """Forget segments that agents have named and of which a point is an end; returns their names.
+
+        Those whose messages wait are forgotten once they are idle.
+        """
+        named = [one for one in self._segments.values() if one.named_by is not None and point in one.ends.points]
+        for segment in named:
+            if not segment.places:
+                self._unname(segment)
+        return [segment.ends.segment for segment in named]
+
     def end_of(self, name: str, point: str) -> str | None:
         """Which end of a segment a point is, or would be; None if it is none, or the segment is not measured."""
         known = self._segments.get(name)
@@ -208,9 +219,12 @@ class Rounds:
         if segment.heard_ns is None:
             segment.heard_ns = now_ns
         elif now_ns - segment.heard_ns >= IDLE_NS:
-            del self._segments[segment.ends.segment]
-            self._names[segment.named_by] -= 1
-            self._names += Counter()  # forget points that have named none
+            self._unname(segment)
+
+    def _unname(self, segment: Segment) -> None:
+        del self._segments[segment.ends.segment]
+        self._names[segment.named_by or ""] -= 1
+        self._names += Counter()  # forget points that have named none
 
     def _synopsis(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         if message.terms.estimator.can.one_sided:
