@@ -10,13 +10,14 @@ from pathlib import Path
 
 import nats
 import pytest
+from nats.js.api import DiscardPolicy, StreamConfig
 
-from tests.support import needs
+from tests.support import needs, transport_peers
 from tests.support.agent_messages import SECOND_NS, pair
 from tests.support.agent_messages import Path as Travelled
 from tests.support.collector_process import RDA, Running, are_true, recent, send, settled
 from tests.support.command import wirelag
-from tests.support.transport_peers import send_patiently
+from tests.support.transport_peers import PASSWORD, free_port, send_patiently
 from tests.support.waiting import PATIENCE_S, until
 from wirelag.estimators.lda import Lda
 from wirelag.protocol.messages import encode
@@ -92,3 +93,36 @@ def test_a_broker_keeps_what_the_collector_does_not_know(tmp_path: Path, broker:
     assert running.log.count("its sender keeps it until this wirelag is upgraded") == 1
     said = wirelag("collect", "--check", "--nats", broker, "--listen", "127.0.0.1:0", "--store", tmp_path / "new.db")
     assert "one copy (1 of 3 replicas): after a power failure it may have lost what it acknowledged" in said.stdout
+
+
+def test_the_check_asks_the_broker_for_room(tmp_path: Path) -> None:
+    """A broker whose disk limit is below what the streams need; and one whose stream is nearly full."""
+    port, secret = free_port(), tmp_path / "secret"
+    secret.write_text(f"wirelag:{PASSWORD}")
+    url = f"nats://127.0.0.1:{port}"
+    words = ("--nats", url, "--nats-secret", secret, "--listen", "127.0.0.1:0", "--store", tmp_path / "new.db")
+
+    async def streams(*make: StreamConfig) -> list[str]:
+        client = await nats.connect(url, user="wirelag", password=PASSWORD)
+        for one in make:
+            await client.jetstream().add_stream(one)
+            for _ in range(10):
+                await client.jetstream().publish("wirelag.status.A", bytes(10_000))
+        found = [str(one.config.name) for one in await client.jetstream().streams_info()]
+        await client.close()
+        return found
+
+    with transport_peers.broker(tmp_path, port, most="1GB"):
+        said = " ".join(wirelag("collect", "--check", *words).stdout.split())
+        assert (
+            "which has no room for the streams (insufficient storage resources available): they need 4352 MiB" in said
+        )
+        assert asyncio.run(streams()) == []  # nothing is left
+    with transport_peers.broker(tmp_path, port):
+        assert "no room" not in wirelag("collect", "--check", *words).stdout
+        small = StreamConfig(
+            name="WIRELAG", subjects=["wirelag.status.*"], max_bytes=100_000, discard=DiscardPolicy.OLD
+        )
+        assert asyncio.run(streams(small)) == ["WIRELAG"]
+        said = " ".join(wirelag("collect", "--check", *words).stdout.split())
+        assert "whose stream WIRELAG is nearly full" in said

@@ -315,6 +315,25 @@ def test_a_damaged_store_goes_on_with_what_can_be_read(tmp_path: Path) -> None:
         assert base.execute("pragma integrity_check").fetchone() == ("ok",)
 
 
+def test_damage_where_nobody_reads_is_found_at_the_start(tmp_path: Path) -> None:
+    """A page of old results, which no request and no write touches: the check of all pages finds it."""
+    store_path, start_ns = tmp_path / "store.db", recent(6, 50, 2).start_ns
+    with closing(SqliteStore(str(store_path))) as store:
+        store.begin()
+        put(store, SECOND_NS, 2000, SECOND_NS, start_ns)
+        store.commit()
+        store.check()
+    overwrite(store_path, "results")
+    with Running(tmp_path, "--segment", "A>B") as running:
+        running.until(lambda: running.counted().get("store rescued") == 1)
+        running.until(lambda: running.get("/-/ready")[0] == 200)
+        assert 1900 < len(running.reports(limit=5000)) < 2000
+    assert "the check of all pages failed" in running.log
+    assert len(list(tmp_path.glob("store.db.damaged-*"))) == 1
+    with closing(SqliteStore(str(store_path))) as store:
+        store.check()
+
+
 def test_a_file_that_is_no_database_is_not_touched(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(os.urandom(20_000))

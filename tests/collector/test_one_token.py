@@ -27,7 +27,6 @@ from tests.support.waiting import PATIENCE_S
 from wirelag.collector.agents import Agents
 from wirelag.collector.connections import Visitor, Visitors
 from wirelag.collector.loop import Collector
-from wirelag.collector.notices import LONGEST, MOST, Notices
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
@@ -39,6 +38,7 @@ from wirelag.protocol.session import MOST_NAMED, Rounds
 from wirelag.protocol.terms import Terms
 from wirelag.synopses.symbols import symbols_of
 from wirelag.transport.http import MEDIA_TYPE
+from wirelag.transport.notices import LONGEST, MOST, Notices
 from wirelag.transport.quotas import Limits, Quotas
 
 MIB = 1 << 20

@@ -217,7 +217,7 @@ def _are_true(prometheus: Prometheus) -> None:
 def _rules_work(prometheus: Prometheus) -> None:
     prometheus.ask("segment:wirelag_delay_p99_seconds:rate5m")
     rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
-    assert len(rules) == 21
+    assert len(rules) == 24
     assert {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")} == {}
     firing = {rule["name"] for rule in rules if rule.get("state") == "firing"}
     usual = {"WirelagIntervalsUnseen"}  # intervals at the beginning and the end have one point
@@ -244,6 +244,61 @@ def _are_documented(text: str) -> None:
 def _spread(found: re.Match[str]) -> str:
     """`a_{b,c}_d` as `a_b_d a_c_d`."""
     return " ".join(f"{found[1]}{middle}{found[3]}" for middle in found[2].split(","))
+
+
+@pytest.mark.skipif(
+    bool(needs.absent("prometheus-alertmanager", "amtool")), reason=needs.absent("prometheus-alertmanager", "amtool")
+)
+def test_a_silent_agent_is_one_alert(tmp_path: Path) -> None:
+    """A real Alertmanager with the shipped rules: B is silent, and is an end of three segments; C>D has no results."""
+    checked = subprocess.run(["amtool", "check-config", str(DEPLOY / "alertmanager.yml")], capture_output=True)
+    assert checked.returncode == 0, checked.stdout
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        at = f"127.0.0.1:{free.getsockname()[1]}"
+    words = [f"--config.file={DEPLOY / 'alertmanager.yml'}", f"--storage.path={tmp_path}", "--cluster.listen-address="]
+    server = subprocess.Popen(
+        ["prometheus-alertmanager", *words, f"--web.listen-address={at}"], stderr=subprocess.DEVNULL
+    )
+    segments = ("A>B", "B>A", "B>C")
+    fired = [{"alertname": "WirelagAgentSilent", "point": "B"}, {"alertname": "WirelagAgentBehind", "point": "B"}]
+    fired += [{"alertname": "WirelagAgentBehind", "point": "A"}, {"alertname": "WirelagNoResults", "segment": "C>D"}]
+    for name in ("WirelagSegmentEndSilent", "WirelagNoResults", "WirelagIntervalsUnseen"):
+        fired += [{"alertname": name, "segment": one} for one in segments]
+    fired += [{"alertname": "WirelagSegmentLoss", "segment": "A>B"}]
+
+    def there() -> bool:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{at}/-/ready", timeout=PATIENCE_S) as answer:
+            return bool(answer.status == 200)
+        return False
+
+    def told() -> set[tuple[str, ...]]:
+        with urllib.request.urlopen(f"http://{at}/api/v2/alerts?inhibited=false", timeout=PATIENCE_S) as answer:
+            alerts = json.loads(answer.read())
+        return {
+            (one["labels"]["alertname"], one["labels"].get("segment") or one["labels"]["point"])
+            for one in alerts
+            if [to["name"] for to in one["receivers"]] == ["team"]
+        }
+
+    try:
+        until(there, "an Alertmanager")
+        body = json.dumps(
+            [{"labels": one | {"severity": "none" if "EndSilent" in one["alertname"] else "warning"}} for one in fired]
+        )
+        request = urllib.request.Request(
+            f"http://{at}/api/v2/alerts", body.encode(), {"Content-Type": "application/json"}
+        )
+        urllib.request.urlopen(request, timeout=PATIENCE_S).close()
+        until(
+            lambda: told() == {
+                ("WirelagAgentSilent", "B"), ("WirelagAgentBehind", "A"), ("WirelagNoResults", "C>D"),
+                ("WirelagSegmentLoss", "A>B"),
+            },
+            "one alert for one cause",
+        )  # fmt: skip
+    finally:
+        server.terminate()
+        server.wait(PATIENCE_S)
 
 
 @NEEDED

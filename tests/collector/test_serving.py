@@ -175,7 +175,7 @@ def test_a_full_disk_is_reported_at_once(tmp_path: Path) -> None:
 
         class Inbox(Stuck):
             async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
-                await collector._in_worker(store._base.execute, "pragma query_only = on")  # as if the disk were full
+                await collector.in_worker(store._base.execute, "pragma query_only = on")  # as if the disk were full
                 for data in messages:
                     stored = asyncio.get_running_loop().create_future()
 
@@ -184,7 +184,7 @@ def test_a_full_disk_is_reported_at_once(tmp_path: Path) -> None:
 
                     yield data, acknowledge
                     answers.append(await stored)
-                    await collector._in_worker(store._base.execute, "pragma query_only = off")
+                    await collector.in_worker(store._base.execute, "pragma query_only = off")
                 self.asked.set()
                 await asyncio.Event().wait()
 

@@ -38,7 +38,8 @@ def test_the_agent_s_settings_are_valid(tmp_path: Path) -> None:
     _certificate(tmp_path)
     settings = (DEPLOY / "agent.toml").read_text().replace('"eth0"', '"lo"')
     (tmp_path / "edge1.toml").write_text(settings.replace("/etc/wirelag/cert.pem", str(certificate)))
-    done = wirelag("agent", str(tmp_path / "edge1.toml"), "--token-file", str(tmp_path / "token"), "--check")
+    done = wirelag("agent", str(tmp_path / "edge1.toml"), "--token-file", str(tmp_path / "token"), "--check", code=2)
+    assert "https://collector.example:8321: unknown host" in done.stderr  # all else is right
     assert "edge1: captures on lo, packets that match 'not port 8321'" in done.stdout
     assert "segment edge2>edge1: packets 10.2.0.0/16>10.1.0.0/16" in done.stdout
     assert "to https://collector.example:8321, with a token" in done.stdout

@@ -121,16 +121,17 @@ async def https(
 
 @contextmanager
 def broker(
-    folder: Path, port: int, certificate: tuple[Path, Path] | None = None, more: str = ""
+    folder: Path, port: int, certificate: tuple[Path, Path] | None = None, more: str = "", most: str = "100GB"
 ) -> Iterator[subprocess.Popen[str]]:
-    """A NATS server with JetStream and a user, and with TLS if there is a certificate."""
+    """A NATS server with JetStream and a user, and with TLS if there is a certificate; `most`: its room."""
     found = needs.find("nats-server")
     if found is None:
         pytest.skip(needs.program("nats-server"))
     tls = f'tls {{ cert_file: "{certificate[0]}", key_file: "{certificate[1]}" }}' if certificate else ""
     configuration = folder / "nats.conf"
     configuration.write_text(
-        f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{folder}/store" }}\n{tls}\n{more}\n'
+        f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{folder}/store", max_file_store: {most} }}\n'
+        + f"{tls}\n{more}\n"
         + ("" if "authorization" in more else f"authorization {{ user: wirelag, password: {PASSWORD!r} }}\n")
     )
     with program(found, "-c", str(configuration), ready="Server is ready") as process:

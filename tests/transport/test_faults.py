@@ -3,6 +3,7 @@
 import asyncio
 import http.server
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -142,7 +143,7 @@ def test_if_everything_is_declined_nothing_is_hurried(tmp_path: Path) -> None:
         way.full = False
         await outbox.drained()
         assert (outbox.sent, len(spool)) == (200, 0)
-        assert told[2:] == ["the collector answers again"]
+        assert told[2:] == ["the collector answers again; 199 messages wait"]
         running.cancel()
         spool.close()
 
@@ -197,6 +198,69 @@ def test_a_spool_outlives_a_disk_that_fails_for_a_while(tmp_path: Path, fault: s
     assert seen["read"] == [9, 9, 9, 9000, 9000, 9000]
     assert seen["removed"] == [["1", "2", "4", "5"], True, 0]
     assert seen["works"] == seen["again"] == [["1", "2", "4", "5", "6"], False, 0]
+
+
+CROWDED = """
+import json, sys
+from pathlib import Path
+from wirelag.transport import spool as module
+
+folder = Path(sys.argv[1])
+spool = module.Spool(folder / "spool")
+for i in range(30): spool.put(bytes(4000), f"key-{i}")
+with open(folder / "filler", "ab", buffering=0) as file:
+    try:
+        while True: file.write(bytes(4096))
+    except OSError: pass
+module.HELD_BYTES = 40_000
+for i in range(30, 60): spool.put(bytes(4000), f"key-{i}")
+print(json.dumps([[int(name[25:-8]) for name in spool.names], spool.dropped]))
+"""
+
+
+@IN_LAB
+def test_a_full_disk_keeps_the_newest(tmp_path: Path) -> None:
+    """Disk and memory are full: the oldest files make room, so that what happens now is not lost."""
+    command = [*MOUNTED, str(tmp_path), sys.executable, "-c", CROWDED, str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    names, dropped = json.loads(done.stdout)
+    assert names == list(range(60 - len(names), 60))
+    assert dropped == 60 - len(names)
+    assert 20 <= len(names) <= 40  # ten in memory, and those that the disk has room for
+
+
+def test_a_small_spool_and_no_collector_fill_no_log(tmp_path: Path) -> None:
+    """Every message is larger than the spool, and cannot be sent: four lines a second before."""
+    capture = tmp_path / "capture.pcap"
+    subprocess.run([*WIRELAG, "simulate", "--packets", "9000", "--seed", "1", "-o", capture, "--quiet"], check=True)
+    agent = [
+        *WIRELAG, "agent", "--point", "A", "-r", str(capture), "--speed", "1000x", "--segment", "A>B",
+        "--collector", "http://127.0.0.1:9", "--spool", str(tmp_path / "spool"), "--spool-most", "1B",
+        "--interval", "10ms", "--grace", "1ms",
+    ]  # fmt: skip
+    done = subprocess.run(agent, capture_output=True, text=True, check=True)
+    intervals = int(done.stderr.partition("ends after ")[2].partition(" ")[0].replace(",", ""))
+    assert intervals > 20
+    assert len(done.stderr.splitlines()) <= 6
+    assert "larger than the spool (1 bytes): such messages are sent, but not kept" in done.stderr
+
+
+def test_an_agent_goes_on_after_sighup(tmp_path: Path) -> None:
+    capture = tmp_path / "capture.pcap"
+    subprocess.run([*WIRELAG, "simulate", "--packets", "2000", "--seed", "1", "-o", capture, "--quiet"], check=True)
+    agent = [
+        *WIRELAG, "agent", "--point", "A", "-r", str(capture), "--speed", "0.01x", "--segment", "A>B",
+        "--collector", "http://127.0.0.1:9", "--spool", str(tmp_path / "spool"),
+    ]  # fmt: skip
+    with subprocess.Popen(agent, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        assert any("A: reading" in line for line in lines)
+        process.send_signal(signal.SIGHUP)
+        assert any("SIGHUP: settings are read at the start; restart to change them" in line for line in lines)
+        process.terminate()
+        assert any("ends after" in line for line in lines)
+    assert process.returncode == 0
 
 
 @IN_LAB

@@ -155,7 +155,7 @@ def test_old_and_new_messages_take_turns(tmp_path: Path) -> None:
         spool.put(encode(message(0)), message(0).key)  # from an earlier process
         outbox = Outbox(gate, spool, told.append)
         running = asyncio.create_task(outbox.run())
-        for number in range(1, 20):
+        for number in range(1, 80):
             await outbox.put(encode(message(number)), message(number).key)
         await soon(gate.tried.wait())
         assert outbox.reachable is False
@@ -169,14 +169,14 @@ def test_old_and_new_messages_take_turns(tmp_path: Path) -> None:
         await soon(outbox.drained())
         waited = [number for number in gate.through if number < 100]
         new = [number for number in gate.through if number > 100]
-        assert waited == list(range(20))
+        assert waited == list(range(80))
         assert new == list(range(102, 112))
-        assert gate.through.index(111) < 25  # long before the last old one
+        assert gate.through.index(111) < 60  # long before the last old one
         assert told == [
             "the gate: is closed; messages wait on disk until it answers",
-            "the collector answers again",
+            "the collector answers again; 79 messages wait",
         ]
-        assert (outbox.sent, outbox.waiting, outbox.waiting_bytes, outbox.dropped) == (30, 0, 0, 0)
+        assert (outbox.sent, outbox.waiting, outbox.waiting_bytes, outbox.dropped) == (90, 0, 0, 0)
         running.cancel()
         spool.close()
 
@@ -213,7 +213,7 @@ def test_a_full_disk_does_not_silence_an_agent(tmp_path: Path) -> None:
         gate.open.set()
         await outbox.put(encode(message(2)), message(2).key)
         assert gate.through == [2]
-        assert len(told) == 2
+        assert len(told) == 1
         spool.close()
 
     run(work())

@@ -14,6 +14,7 @@ import numpy as np
 
 from wirelag.agent.clock import HostClock
 from wirelag.agent.config import Config, Measured
+from wirelag.agent.contact import contacted
 from wirelag.agent.cutting import CutPart
 from wirelag.agent.history import History
 from wirelag.agent.loop import encoded
@@ -38,6 +39,8 @@ def forecast(config: Config) -> Iterator[str]:
     """The forecast, line by line; a WirelagError if the agent would not start."""
     yield from _lines(config)
     yield config.given
+    if config.collector is not None:
+        yield from contacted(config)
 
 
 def _lines(config: Config) -> Iterator[str]:

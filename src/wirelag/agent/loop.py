@@ -24,6 +24,7 @@ from wirelag.agent.config import Config
 from wirelag.agent.cutting import CutPart
 from wirelag.agent.history import History
 from wirelag.agent.in_kernel import KernelMeter, open_kernel
+from wirelag.agent.keeping_up import KeepingUp, Load
 from wirelag.agent.msets import FOREVER_NS, Cutters, MSet, m_set_of
 from wirelag.agent.references import Emitter, sink
 from wirelag.capture.fanout import Fanout, over_cores
@@ -36,6 +37,7 @@ from wirelag.protocol.messages import MOST_BYTES, Message, Seen, decode, encode
 from wirelag.protocol.terms import records_of
 from wirelag.synopses.reference_summary import by_class, interpolated
 from wirelag.transport import Sender, sender
+from wirelag.transport.notices import Notices
 from wirelag.transport.outbox import Outbox
 from wirelag.transport.service_manager import watched
 from wirelag.transport.spool import Spool
@@ -43,8 +45,10 @@ from wirelag.twopoint.spans import ALL, Cut
 from wirelag.units import format_duration
 
 MOST_WAITING: Final = 256  # parts between capture and disk
+LOOK_S: Final = 1.0  # how often the agent looks whether it keeps up
 NOTHING: Final = "less 0"  # a filter that no packet passes
 LAST_S: Final = 3.0  # to send what is left at the end; the rest waits on disk
+STATUS_S: Final = 5.0  # how long a status may take
 
 
 def encoded(part: CutPart, message: Message, past: History) -> tuple[bytes, str]:
@@ -83,7 +87,8 @@ class Agent:
 
     def __init__(self, config: Config, tell: Callable[[str], None]) -> None:
         """Open everything that may fail; `tell` gets a line whenever something changes."""
-        self.config, self.tell = config, tell
+        self.config = config
+        self._notices = Notices(put=tell)
         self.intervals = self.packets = self.unseen = self.lost_parts = self.clock_steps = 0
         self._clock = HostClock(config.clock_error_ns)
         self._clock.ask()
@@ -94,12 +99,16 @@ class Agent:
         self._spool = Spool(config.spool, config.spool_bytes)
         assert config.collector is not None
         self._sender: Sender = sender(config.collector, config.point)
-        self._emitter = Emitter(config.references, config.control, config.interval_ns, tell, self._clock.steady)
+        self._emitter = Emitter(config.references, config.control, config.interval_ns, self.tell, self._clock.steady)
         self._cutters = Cutters(config, self._began_ns, not isinstance(self._source, Replay), self._inside)
         self._m_set: MSet | None = None
         self._past = History(config.point, config.past_bytes, self._began_ns)
         self._stopped_ns: int | None = None
         self._problem: BaseException | None = None
+
+    def tell(self, line: str) -> None:
+        """Write a line to the log; the same one at most once a minute."""
+        self._notices.say("lines", line, line)
 
     def _open(self) -> Live | Fanout | Replay | KernelSource:
         config, packet_id = self.config, self.config.terms.packet_id
@@ -177,6 +186,9 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(
+            signal.SIGHUP, self.tell, "SIGHUP: settings are read at the start; restart to change them"
+        )
         self._parts: deque[CutPart | None] = deque()
         self._some = asyncio.Event()
         self._outbox = Outbox(self._sender, self._spool, self.tell)
@@ -190,6 +202,7 @@ class Agent:
                 self._answers(),
                 self._statuses(),
                 self._clocks(),
+                self._keep_up(),
                 watched(thread.is_alive),
             )
         ]
@@ -200,10 +213,10 @@ class Agent:
         self._greet()
         try:
             await self._ship()
-            await self._status(ending=True)
             if self._outbox.reachable is not False:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._outbox.drained(), LAST_S)
+            await self._status(ending=True)
         finally:
             self.stop()
             for task in beside:
@@ -233,26 +246,31 @@ class Agent:
             f"{config.point}: {where}, an interval every {format_duration(config.interval_ns)}, "
             f"to {config.collector.shown}{waiting}"
         )
+        for name in self._spool.damaged:
+            self.tell(f"{config.spool}/{name}: is damaged: its messages are lost, the file is kept as {name}.damaged")
 
     def _take(self, part: CutPart | None) -> None:
         if len(self._parts) >= MOST_WAITING:
-            self._parts.popleft()  # the disk is too slow: drop it, and count it
+            self._parts.popleft()  # the disk is too slow: drop it, and count it (keeping_up.py tells)
             self.lost_parts += 1
         self._parts.append(part)
         self._some.set()
 
     async def _ship(self) -> None:
-        """Put parts as messages into the outbox, until the last one."""
+        """Put parts as messages into the outbox, until the last one; what has come meanwhile goes together."""
         while True:
             await self._some.wait()
             self._some.clear()
-            while self._parts:
-                part = self._parts.popleft()
-                if part is None:
-                    return
-                await self._send(part)
+            parts = [part for part in self._parts if part is not None]
+            ended = len(parts) < len(self._parts)
+            self._parts.clear()
+            if parts:
+                await self._put_all([await self._message(part) for part in parts])
+            if ended:
+                return
 
-    async def _send(self, part: CutPart) -> None:
+    async def _message(self, part: CutPart) -> tuple[bytes, str]:
+        """A part as a message's bytes, and its key."""
         interval, terms = part.cut.interval, part.measured.terms
         self.intervals += 1
         self.packets += part.seen.packets
@@ -269,19 +287,26 @@ class Agent:
             part.seen,
             sent_ns=time.time_ns(),
         )
-        data, key = await asyncio.to_thread(encoded, part, about, self._past)
-        await self._put(data, key)
+        return await asyncio.to_thread(encoded, part, about, self._past)
 
-    async def _put(self, data: bytes, key: str) -> None:
-        """Put a message; if the disk fails, try to send it."""
+    async def _put_all(self, messages: list[tuple[bytes, str]]) -> None:
+        """Put messages; one that is larger than the spool is sent, or lost."""
         try:
-            await self._outbox.put(data, key)
+            await self._outbox.put_all(messages)
         except WirelagError as problem:
-            try:
-                await self._sender.send(data, key)
-            except WirelagError:
-                self.lost_parts += 1
-                self.tell(str(problem))
+            self.lost_parts += 1
+            self.tell(str(problem))
+
+    async def _keep_up(self) -> None:
+        """Tell when the agent falls behind, and when it has caught up."""
+        keeping = KeepingUp(self.config.interval_ns)
+        while True:
+            await asyncio.sleep(LOOK_S)
+            outbox = self._outbox
+            load = Load(outbox.waited_s, outbox.waiting, self.lost_parts, outbox.dropped, outbox.reachable is not False)
+            for line in keeping.look(load, time.monotonic()):
+                self.tell(line)
+            self._notices.pass_time()
 
     async def _answers(self) -> None:
         """Reply to the collector's questions, and follow its m-sets."""
@@ -328,7 +353,7 @@ class Agent:
             await asyncio.sleep(self.config.status_ns / 1e9)
 
     async def _status(self, ending: bool = False) -> None:
-        """Send the agent's status. It is soon outdated: none is kept while the collector is unreachable."""
+        """Send the agent's status, ahead of what waits. It is soon outdated: one that does not arrive is not kept."""
         if self._outbox.reachable is False:
             return
         config, now_ns = self.config, time.time_ns()
@@ -343,6 +368,7 @@ class Agent:
             "lost_parts": self.lost_parts,
             "spooled": self._outbox.waiting,
             "spooled_bytes": self._outbox.waiting_bytes,
+            "spool_age_ns": round(self._outbox.waited_s * 1e9),
             "spool_dropped": self._outbox.dropped,
             "spool_failing": self._outbox.disk_fails,
             "clock_steps": self.clock_steps,
@@ -362,4 +388,5 @@ class Agent:
         message = Message(
             "status", config.point, None, interval, config.terms, self._clock.reading(), seen, (record,), now_ns
         )
-        await self._put(encode(message), message.key)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._outbox.try_now(encode(message), message.key), STATUS_S)

@@ -17,6 +17,9 @@ def _option(flag: str, metavar: str | None, says: str, panel: str) -> Any:
 def collect(
     file: Annotated[str | None, Argument(metavar="[FILE]", help="Settings file (TOML). Options override it.")] = None,
     check: Annotated[bool, Option("--check", help="Check the settings, print the plan, and exit.")] = False,
+    forget: Annotated[
+        str | None, Option("--forget", metavar="POINT", help="Forget an agent that was removed, and exit.")
+    ] = None,
     listen: Annotated[
         str | None, _option("--listen", "ADDRESS:PORT", "Address to listen on; 127.0.0.1:8321.", SERVED)
     ] = None,
@@ -68,28 +71,23 @@ def collect(
     It pairs points into segments, stores results, and serves a page, /metrics and an API.
     """
     from wirelag.collector.settings import Settings
-    from wirelag.settings import read_toml
 
-    plain: dict[str, Any] = {} if file is None else read_toml(file)
-    flags = {
+    given = {
         "listen": listen, "token_file": token_file, "certificate": certificate, "key": key, "segments": segment,
         "topology": topology, "slow": slow, "store": store,
+        "nats": {"url": nats, "secret_file": nats_secret, "ca": ca, "insecure": insecure},
+        "follow": {"every": follow, "upgraded": upgraded},
+        "retain": dict(map(_pair, retain or ())),
     }  # fmt: skip
-    plain |= {name: value for name, value in flags.items() if value is not None}
-    broker = {"url": nats, "secret_file": nats_secret, "ca": ca, "insecure": insecure}
-    if any(value is not None for value in broker.values()):
-        plain["nats"] = plain.get("nats", {}) | {name: value for name, value in broker.items() if value is not None}
-    network = {"every": follow, "upgraded": upgraded}
-    if any(value is not None for value in network.values()):
-        plain["follow"] = plain.get("follow", {}) | {
-            name: value for name, value in network.items() if value is not None
-        }
-    if retain is not None:
-        plain["retain"] = plain.get("retain", {}) | dict(_pair(one) for one in retain)
-    settings = Settings.of(plain, file or "wirelag collect")
+    settings = Settings.load(file, given)
 
     from wirelag.collector.serve import serve
 
+    if forget is not None:
+        from wirelag.collector.forget import tell_to_forget
+
+        print(tell_to_forget(settings, forget))
+        return
     if check:
         from wirelag.collector.check import told
 
@@ -98,7 +96,7 @@ def collect(
         return
     import asyncio
 
-    asyncio.run(serve(settings))
+    asyncio.run(serve(settings, lambda: Settings.load(file, given)))
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -6,16 +6,57 @@ Memory: MOST agents; beyond that only messages are counted. Messages, bytes and 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Final
 
 from wirelag.protocol.messages import MOST_TEXT, Message
+from wirelag.units import format_duration
 
 MOST: Final = 4096
 MOST_NAMES: Final = 64  # status fields of an agent
 MOST_NAME: Final = 64  # characters of such a name
+WEEK_NS: Final = 7 * 86400 * 10**9
 ALIVE_NS: Final = 30 * 10**9  # after this silence an agent counts as gone
+
+
+class Presence:
+    """Which agents are heard: a line when one falls silent, ends, or is back. By a clock that is never set."""
+
+    def __init__(self, known: Iterable[str], now_s: float) -> None:
+        self._heard_s = dict.fromkeys(known, now_s)  # silence before the collector started does not count
+        self._silent_s: dict[str, float] = {}  # since when, as it was told
+        self._ended: set[str] = set()
+
+    def heard(self, point: str, is_ending: bool, now_s: float) -> str | None:
+        """Note a message of an agent; the line that is due."""
+        self._heard_s[point] = now_s
+        if is_ending and point not in self._ended:
+            self._ended.add(point)
+            return f"{point}: the agent has ended"
+        if is_ending:
+            return None
+        ended, since_s = point in self._ended, self._silent_s.pop(point, None)
+        self._ended.discard(point)
+        if since_s is not None:
+            return f"{point} is heard again, after {format_duration(round(now_s - since_s) * 10**9)}"
+        return f"{point} is heard again" if ended else None
+
+    def silent(self, now_s: float) -> list[str]:
+        """The lines about agents that have fallen silent since the last call."""
+        found = [
+            point
+            for point, heard_s in self._heard_s.items()
+            if now_s - heard_s > ALIVE_NS / 1e9 and point not in self._silent_s and point not in self._ended
+        ]
+        self._silent_s |= {point: self._heard_s[point] for point in found}
+        return [f"{point}: nothing heard for {format_duration(ALIVE_NS)}" for point in found]
+
+    def forget(self, point: str) -> None:
+        """Expect nothing of an agent any more."""
+        self._heard_s.pop(point, None)
+        self._silent_s.pop(point, None)
+        self._ended.discard(point)
 
 
 class Agents:
@@ -48,10 +89,23 @@ class Agents:
             said["last_ns"] = max(said.get("last_ns", 0), message.interval.end_ns)
         return True
 
+    def lively(self, now_ns: int) -> list[str]:
+        """Agents that should be heard: they did not say that they end, and were heard within a week."""
+        return [
+            point
+            for point, said in self._known.items()
+            if not said["says"].get("ending") and now_ns - said.get("heard_ns", 0) < WEEK_NS
+        ]
+
     def changed(self) -> dict[str, dict[str, Any]]:
         """The agents that changed since the last call."""
         changed, self._changed = self._changed, set()
         return {point: self._known[point] for point in changed}
+
+    def forget(self, point: str) -> bool:
+        """Forget an agent; False if it is not known."""
+        self._changed.discard(point)
+        return self._known.pop(point, None) is not None
 
     def following(self, now_ns: int, began_ns: int = 0) -> dict[str, int]:
         """Live agents that take their m-set from the collector, and since when their current one is valid.

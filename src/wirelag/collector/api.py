@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from wirelag import __version__
 from wirelag.collector.following import TopologyChange
+from wirelag.collector.forget import forget
 from wirelag.collector.loop import Collector, Kept, News
 from wirelag.collector.openapi import document, values_of
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SUMMED, Row
@@ -53,6 +54,7 @@ class Api:
             Route("/metrics", self._metrics),
             Route("/-/healthy", self._healthy),
             Route("/-/ready", self._ready),
+            Route("/api/v1/agents", self._checked("DELETE /api/v1/agents", self._forget), methods=["DELETE"]),
             *(
                 Route(f"/api/v1/{name}", self._checked(f"/api/v1/{name}", handler))
                 for name, handler in (
@@ -116,6 +118,7 @@ class Api:
             self._of.store.file_bytes,
             self._of.in_use(),
             self._of.health.problems,
+            self._of.rounds.segments,
         )
         return Response(text, media_type=kind)
 
@@ -181,6 +184,12 @@ class Api:
     async def _agents(self, values: dict[str, Any]) -> Response:
         now_ns = self._of.clock()
         return JSONResponse({"now": now_ns / 1e9, "agents": self._of.agents.all(now_ns)})
+
+    async def _forget(self, values: dict[str, Any]) -> Response:
+        point = values["point"]
+        if not await self._of.in_worker(forget, self._of, point):
+            raise WirelagError(f"unknown agent {point}")
+        return JSONResponse({"forgotten": point})
 
     async def _status(self, values: dict[str, Any]) -> Response:
         return JSONResponse(

@@ -21,7 +21,7 @@ from typing import Any, Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from wirelag.collector.notices import Notices
+from wirelag.transport.notices import Notices
 
 TICK_S: Final = 1.0
 SILENT_S: Final = 10.0  # without a whole request

@@ -8,7 +8,7 @@ names in the settings, else by their own, with - for characters that a point's n
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +17,9 @@ from wirelag.network.msets import Turning, referenced
 from wirelag.network.plan import Plan
 from wirelag.network.segments import Segment
 from wirelag.network.topology import Topology
+from wirelag.packets.intervals import Interval
+from wirelag.protocol.messages import Message
+from wirelag.protocol.terms import Terms
 
 MOST_NAMED: Final = 100  # names in a list of changes
 LONGEST_NAME: Final = 64  # longest name of a point
@@ -91,6 +94,7 @@ class Following:
         self._before: _Seen | None = None
         self._plan: Plan | None = None
         self._m_sets: dict[str, tuple[int, Records]] = {}  # by point: valid since, records
+        self.terms: dict[str, Terms] = {}  # of points that follow
         self.problem: str | None = None  # why the topology could not be read
         self.changed_ns = 0
 
@@ -166,6 +170,18 @@ class Following:
         """The m-set to send to an agent that has one valid since `has_ns`; None if there is nothing to send."""
         told = self._m_sets.get(point)
         return None if told is None or told[0] == has_ns else told
+
+    def messages(self, alive: Mapping[str, int], now_ns: int) -> Iterator[Message]:
+        """The messages for live agents with an outdated m-set, once their terms are known."""
+        for point, has_ns in alive.items():
+            found = self.m_set(point, has_ns)
+            if found is None or point not in self.terms:
+                continue
+            since_ns, own = found
+            place = {"start_ns": since_ns, "end_ns": since_ns, "name": None, "class": None}
+            records = tuple(place | one for one in own)
+            interval, terms = Interval(since_ns, since_ns), self.terms[point]
+            yield Message("m-set", point, None, interval, terms, records=records, sent_ns=now_ns)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of the API, without changes."""

@@ -12,30 +12,28 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from wirelag.collector.agents import Agents
+from wirelag.collector.agents import Agents, Presence
 from wirelag.collector.clock_check import Behind
 from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.health import Health
 from wirelag.collector.metrics import InUse, Metrics
-from wirelag.collector.notices import Notices
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
 from wirelag.collector.upkeep import Upkeep
 from wirelag.errors import WirelagError
 from wirelag.network.topology import Topology
-from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, UnknownVersion, decode, encode, peek
-from wirelag.protocol.results import Ask, Done, Outcome, Rank, Result
+from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result
 from wirelag.protocol.session import LINGER_NS, Rounds
-from wirelag.protocol.terms import Terms
 from wirelag.transport import Acknowledge, Inbox
+from wirelag.transport.notices import Notices
 from wirelag.transport.quotas import Quotas
 from wirelag.units import format_duration
 
@@ -45,6 +43,7 @@ MOST_AGAIN: Final = 16 << 20  # bytes that are read from the store for a message
 NEAR: Final = 4  # intervals on both sides that may contain the other halves of those cut by packets
 TICK_S: Final = 1.0
 PRUNE_S: Final = 600.0
+CHECK_S: Final = 86400.0
 RESULT_S: Final = 150e-6  # about what it takes to store a result of a class
 MOST_LISTENERS: Final = 256
 MOST_ASKS: Final = 1024  # asks waiting for an inbox; the oldest are dropped
@@ -91,6 +90,7 @@ class Collector:
         store.failed = self._failed
         self.following = None if follow is None else Following(follow)
         self.agents, self.metrics = Agents(store.agents()), Metrics()
+        self.presence = Presence(self.agents.lively(clock()), time.monotonic())
         self.counted: Counter[str] = Counter()
         self.health = Health()
         self.notices = Notices()
@@ -111,7 +111,6 @@ class Collector:
         self._apart: dict[str, str | None] = {}  # why segments cannot be measured
         self._by_point: dict[str, Inbox] = {}  # the inbox by which a point was last heard
         self._began_ns = clock()
-        self._terms: dict[str, Terms] = {}  # terms of points that follow
         self._unsaved: list[Result] = []
         self._trimmed_s = 0.0  # when `latest` and `settled` were, by a clock that is never set
         self._pruner = ThreadPoolExecutor(1, "pruning")
@@ -121,7 +120,7 @@ class Collector:
         """Run until cancelled. `read` returns the current topology, if it is followed."""
         self.inboxes, self._loop = inboxes, asyncio.get_running_loop()
         self._asked = [(inbox, asyncio.Queue(MOST_ASKS)) for inbox in inboxes]
-        self._tell(await self._in_worker(self._resume) or [])
+        self._tell(await self.in_worker(self._resume) or [])
         async with asyncio.TaskGroup() as group:
             for inbox in inboxes:
                 group.create_task(self._receive(inbox))
@@ -130,6 +129,7 @@ class Collector:
                 group.create_task(self._ask(inbox, asked))
             group.create_task(self._tick())
             group.create_task(self._prune())
+            group.create_task(self._check())
             if read is not None:
                 group.create_task(self._follow(read))
 
@@ -137,7 +137,7 @@ class Collector:
         """Disconnect listeners, and close the store."""
         for listener in list(self._listeners):
             self._dismiss(listener)
-        await self._in_worker(self.store.close)
+        await self.in_worker(self.store.close)
         self._worker.shutdown()
         self._pruner.shutdown()
 
@@ -152,6 +152,10 @@ class Collector:
                 yield said
         finally:
             self._listeners.discard(mine)
+
+    async def measure(self, ends: Iterable[Ends]) -> None:
+        """Measure these segments, too."""
+        await self.in_worker(self.rounds.measure, tuple(ends))
 
     # ---- tasks ----
 
@@ -168,7 +172,7 @@ class Collector:
             batch = [await self._arrived.get()]
             while len(batch) < BATCH and not self._arrived.empty():
                 batch.append(self._arrived.get_nowait())
-            found = await self._in_worker(self._take, [data for data, _, _ in batch])
+            found = await self.in_worker(self._take, [data for data, _, _ in batch])
             self._queued -= sum(len(data) for data, _, _ in batch)
             self._taken.set()
             left = range(len(batch)) if found is None else self._left  # not stored: their senders will repeat them
@@ -200,7 +204,7 @@ class Collector:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            found = await self._in_worker(self._pass_time)
+            found = await self.in_worker(self._pass_time)
             if found is not None:
                 self._tell(found)
 
@@ -209,15 +213,20 @@ class Collector:
             await self._loop.run_in_executor(self._pruner, self.upkeep.prune, self.clock())
             await asyncio.sleep(PRUNE_S)
 
+    async def _check(self) -> None:
+        while True:
+            await asyncio.to_thread(self.upkeep.check)
+            await asyncio.sleep(CHECK_S)
+
     async def _follow(self, read: Callable[[], Topology]) -> None:
         following = self.following
         assert following is not None
         while True:
             try:
                 topology = await asyncio.to_thread(read)
-                alive = await self._in_worker(self._alive)
+                alive = await self.in_worker(self._alive)
                 change = await asyncio.to_thread(following.take, topology, alive, self.clock())  # may take long
-                for told in await self._in_worker(self._followed, alive, change):
+                for told in await self.in_worker(self._followed, alive, change):
                     self._send(told)
                 self._tell(change or [])
             except WirelagError as error:  # the previous topology stays valid
@@ -226,7 +235,8 @@ class Collector:
                     print(f"wirelag: {error}; keeping the previous topology", file=sys.stderr, flush=True)
             await asyncio.sleep(following.every_s)
 
-    async def _in_worker(self, work: Callable[..., Any], *arguments: Any) -> Any:
+    async def in_worker(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Run in the thread that the store and the rounds belong to."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
 
     def _tell(self, said: News) -> None:
@@ -354,21 +364,11 @@ class Collector:
                 self.counted["store failed"] += 1
                 with suppress(*self.store.errors):
                     self.store.rollback()
-        return [message for point, has_ns in alive.items() for message in self._m_set(point, has_ns)]
-
-    def _m_set(self, point: str, has_ns: int) -> list[Message]:
-        """The message for an agent with an outdated m-set."""
-        found = None if self.following is None else self.following.m_set(point, has_ns)
-        if found is None or point not in self._terms:
+        if self.following is None:
             return []
-        since_ns, records = found
-        interval = Interval(since_ns, since_ns)
-        place = {"start_ns": since_ns, "end_ns": since_ns, "name": None, "class": None}
-        self.counted["m-sets told"] += 1
-        return [
-            Message("m-set", point, None, interval, self._terms[point], records=tuple(place | one for one in records),
-                    sent_ns=self.clock())
-        ]  # fmt: skip
+        told = list(self.following.messages(alive, self.clock()))
+        self.counted["m-sets told"] += len(told)
+        return told
 
     def _take_one(self, data: bytes, place: int, now_ns: int) -> list[Outcome]:
         self.counted["bytes"] += len(data)
@@ -390,8 +390,11 @@ class Collector:
         self.counted[message.type] += 1
         if self.agents.heard(message, len(data), now_ns):
             self._spoke[message.point] = place
+            is_ending = message.type == "status" and any(record.get("ending") is True for record in message.records)
+            if line := self.presence.heard(message.point, is_ending, time.monotonic()):
+                self.notices.say("agents heard or not", line, line)
             if self.following is not None and any("m_set_ns" in record for record in message.records):
-                self._terms[message.point] = message.terms
+                self.following.terms[message.point] = message.terms
         if message.type == "status":
             return []
         began_s = time.thread_time()
@@ -495,6 +498,8 @@ class Collector:
             return outcomes
 
         self.notices.pass_time()
+        for line in self.presence.silent(time.monotonic()):
+            self.notices.say("agents heard or not", line, line)
         self.upkeep.rescue()
         if not self._resumed and self._resume() is None:  # the store failed at the start
             return None

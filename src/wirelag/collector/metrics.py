@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from wirelag.collector.health import KINDS
+from wirelag.collector.process import of_process
 from wirelag.collector.tally import Tally
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.loss import APART
-from wirelag.protocol.results import Rank, Result
+from wirelag.protocol.results import Ends, Rank, Result
 from wirelag.protocol.session import LINGER_NS
 from wirelag.stats.distribution import MIDDLES_NS
 
@@ -144,6 +145,13 @@ class Metrics:
                 sums.counts["duplicated"] += tally.duplicated
                 sums.counts["knows duplicated"] = 1
 
+    def forget(self, segments: Iterable[str]) -> None:
+        """Forget segments: they have no series until they have results again."""
+        gone = set(segments)
+        with self._lock:
+            self._segments = {name: sums for name, sums in self._segments.items() if name not in gone}
+            self._silent = {where: since_ns for where, since_ns in self._silent.items() if where[0] not in gone}
+
     def _sums(self, segment: str) -> _Sums:
         if segment not in self._segments and len(self._segments) >= MOST_SEGMENTS:
             segment = OTHER
@@ -158,13 +166,14 @@ class Metrics:
         store_bytes: int,
         in_use: Mapping[str, InUse] | None = None,
         problems: Iterable[str] = (),
+        ends: Iterable[Ends] = (),
     ) -> tuple[bytes, str]:
-        """The exposition and its media type; `problems`: those of the collector (health.py)."""
+        """The exposition and its media type; `problems`: those of the collector (health.py); `ends`: of segments."""
         from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
         from prometheus_client.registry import Collector
 
         families = [*self._of_segments(), *_of_agents(agents), *self._of_itself(counted, store_bytes, set(problems))]
-        families += _of_limits(in_use or {})
+        families += [*_of_limits(in_use or {}), _of_ends(ends), *of_process()]
 
         class Fixed(Collector):
             def collect(self) -> Iterator[Metric]:
@@ -296,6 +305,16 @@ def _of_limits(in_use: Mapping[str, InUse]) -> list[Metric]:
     return [most, used]
 
 
+def _of_ends(ends: Iterable[Ends]) -> Metric:
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    family = GaugeMetricFamily("wirelag_segment_end", "1: this point is an end of it.", labels=["segment", "point"])
+    for one in list(ends)[:MOST_SEGMENTS]:
+        for point in one.points:
+            family.add_metric([one.segment, point], 1.0)
+    return family
+
+
 def _of_agents(agents: list[dict[str, Any]]) -> list[Metric]:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
@@ -314,6 +333,9 @@ def _of_agents(agents: list[dict[str, Any]]) -> list[Metric]:
         "wirelag_agent_spool_bytes": ("Bytes waiting on its disk.", lambda one: one["says"].get("spooled_bytes")),
         "wirelag_agent_spool_failing": (
             "Whether its spool cannot be written.", lambda one: one["says"].get("spool_failing"),
+        ),
+        "wirelag_agent_spool_age_seconds": (
+            "How long its oldest message has waited.", lambda one: _seconds(one["says"].get("spool_age_ns")),
         ),
         "wirelag_agent_spool_messages": ("Messages waiting on its disk.", lambda one: one["says"].get("spooled")),
     }  # fmt: skip
@@ -362,6 +384,11 @@ def _number(value: Any) -> float | None:
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
     except OverflowError:
         return None
+
+
+def _seconds(value_ns: Any) -> float | None:
+    number = _number(value_ns)
+    return None if number is None else number / 1e9
 
 
 def _cumulative(bounds: tuple[float, ...], counts: Any) -> list[tuple[str, float]]:

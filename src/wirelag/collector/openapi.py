@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from wirelag import __version__
@@ -45,6 +45,10 @@ PARAMETERS: Final[Mapping[str, tuple[tuple[str, bool, Schema, str], ...]]] = {
     ),
     "/api/v1/events": (),
 }
+FORGET: Final = "DELETE /api/v1/agents"
+DELETED: Final[Mapping[str, tuple[tuple[str, bool, Schema, str], ...]]] = {
+    FORGET: (("point", True, _NAME, "The agent's name."),)
+}
 
 
 def values_of(path: str, query: list[tuple[str, str]]) -> dict[str, Any]:
@@ -52,7 +56,7 @@ def values_of(path: str, query: list[tuple[str, str]]) -> dict[str, Any]:
     given = dict(query)
     if len(given) < len(query):
         raise ValueError("a parameter is given twice")
-    known = {name: (required, schema) for name, required, schema, _ in PARAMETERS[path]}
+    known = {name: (required, schema) for name, required, schema, _ in {**PARAMETERS, **DELETED}[path]}
     if unknown := sorted(given.keys() - known.keys()):
         raise ValueError(f"{unknown[0][:40]!r} is not a parameter of {path}")
     for name, (required, _) in known.items():
@@ -273,17 +277,11 @@ def document() -> dict[str, Any]:
         answers = {"200": good, "400": wrong, "401": wrong}
         if path in ("/api/v1/reports", "/api/v1/path", "/api/v1/topology"):
             answers["404"] = wrong
-        paths[path] = {
-            "get": {
-                "operationId": path.rpartition("/")[2],
-                "summary": text,
-                "parameters": [
-                    {"name": name, "in": "query", "required": required, "schema": schema, "description": says}
-                    for name, required, schema, says in parameters
-                ],
-                "responses": answers,
-            }
-        }
+        paths[path] = {"get": _operation(path.rpartition("/")[2], text, parameters, answers)}
+    text = "Forget an agent that was removed; its results stay."
+    forgotten = _answer(text, _object({"forgotten": _TEXT}))
+    answers = {"200": forgotten, "400": wrong, "401": wrong, "404": wrong}
+    paths["/api/v1/agents"]["delete"] = _operation("forget", text, DELETED[FORGET], answers)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -294,6 +292,20 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{"token": []}, {}],
+    }
+
+
+def _operation(
+    name: str, text: str, parameters: Iterable[tuple[str, bool, Schema, str]], answers: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "operationId": name,
+        "summary": text,
+        "parameters": [
+            {"name": one, "in": "query", "required": required, "schema": schema, "description": says}
+            for one, required, schema, says in parameters
+        ],
+        "responses": dict(answers),
     }
 
 

@@ -24,9 +24,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from html import escape
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qs
 
+from wirelag import __version__
+from wirelag.collector.reload import Reload, renew
 from wirelag.collector.settings import Settings
 from wirelag.errors import MissingExtraError, WirelagError
 
@@ -44,11 +46,11 @@ try:
     from wirelag.collector.following import pointed
     from wirelag.collector.loop import Collector
     from wirelag.collector.metrics import InUse
-    from wirelag.collector.notices import Notices
     from wirelag.collector.sqlite import SqliteStore
     from wirelag.collector.sqlite_file import passes
     from wirelag.collector.store import StoreUnavailable
     from wirelag.transport.http_inbox import HttpInbox
+    from wirelag.transport.notices import Notices
 except ImportError:
     raise MissingExtraError("wirelag collect") from None
 
@@ -66,6 +68,7 @@ LOGIN_S: Final = 10.0
 COOKIE: Final = "wirelag"
 MOST_HEADERS: Final = 16 << 10  # bytes of a request before its body
 ENDING_S: Final = 3
+MOST_KNOWN: Final = 64  # segments that an agent is told
 AGAIN_S: Final = 2.0  # between two attempts to open the store
 HEADERS: Final = (
     (b"content-security-policy", b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -92,8 +95,16 @@ class Guard:
     ) -> None:
         """`admit` is told of connections with a right token, `refused` of requests with a wrong one or none."""
         self._app, self._encrypted, self._admit, self._refused = app, encrypted, admit, refused
-        self._tokens = None if tokens is None else [token for token, point in tokens.items() if point is None]
+        self._tokens: list[str] | None = None
         self._sessions: dict[str, float] = {}  # by session: when it expires
+        self.use(tokens)
+
+    def use(self, tokens: Mapping[str, str | None] | None) -> None:
+        """Accept these tokens from now on; if one is gone, all sessions end."""
+        mine = None if tokens is None else [token for token, point in tokens.items() if point is None]
+        if not set(self._tokens or ()) <= set(mine or ()):
+            self._sessions.clear()
+        self._tokens = mine
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
@@ -168,7 +179,7 @@ class Guard:
         return answer
 
 
-def application(collector: Collector, settings: Settings, inbox: HttpInbox, desk: Desk) -> ASGIApp:
+def application(collector: Collector, settings: Settings, inbox: HttpInbox, desk: Desk) -> Guard:
     """The whole application."""
     topology = None
     if settings.topology is not None and settings.follow is None:
@@ -273,24 +284,21 @@ def encryption(settings: Settings) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(settings.certificate, settings.key)
-    except (OSError, ssl.SSLError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise WirelagError(f"{settings.certificate}: no certificate that fits {settings.key} ({reason})") from None
+    renew(context, settings)
     return context
 
 
-async def serve(settings: Settings) -> None:
-    """Collect until stopped (SIGINT, SIGTERM)."""
+async def serve(settings: Settings, read: Callable[[], Settings]) -> None:
+    """Collect until stopped (SIGINT, SIGTERM); `read` reads the settings again (SIGHUP)."""
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: None)  # nothing to reload yet
     context = encryption(settings)
     with listening(settings) as sock, ExitStack() as stack:
         store = await _opened(settings, stack, sock, context, ended)
         if store is not None:
-            await _serve(settings, store, sock, context, ended)
+            await _serve(settings, read, store, sock, context, ended)
 
 
 async def _opened(
@@ -358,8 +366,26 @@ def _in_use(collector: Collector, settings: Settings, inbox: HttpInbox, visitors
     }
 
 
+def _about(collector: Collector, point: str, segments: list[str]) -> dict[str, Any]:
+    """What an agent asks before it starts."""
+    rounds = collector.rounds
+    known = [one.segment for one in rounds.segments if point in one.points][:MOST_KNOWN]
+    return {
+        "version": __version__,
+        "now": collector.clock() / 1e9,
+        "ready": collector.health.ready,
+        "segments": {name: rounds.end_of(name, point) for name in segments},
+        "known": known,
+    }
+
+
 async def _serve(
-    settings: Settings, store: SqliteStore, sock: socket.socket, context: ssl.SSLContext | None, ended: asyncio.Event
+    settings: Settings,
+    read: Callable[[], Settings],
+    store: SqliteStore,
+    sock: socket.socket,
+    context: ssl.SSLContext | None,
+    ended: asyncio.Event,
 ) -> None:
     rounds = Rounds(
         settings.ends,
@@ -385,6 +411,22 @@ async def _serve(
         name = f"{socket.gethostname()}:{os.path.realpath(settings.store)}"
         inboxes.append(NatsInbox(settings.nats, name=name, quotas=quotas))
     app = application(collector, settings, inbox, desk)
+    inbox.about = partial(_about, collector)
+
+    async def take(new: Settings) -> None:
+        if (settings.tokens is None) != (new.tokens is None):
+            raise WirelagError(
+                "token_file: a collector with tokens cannot become one without, nor the reverse; restart"
+            )
+        inbox.tokens = new.tokens
+        app.use(new.tokens)
+        store.retain(new.retention)
+        if context is not None and new.certificate is not None:
+            renew(context, new)
+        await collector.measure(new.ends)
+
+    reload = Reload(settings, read, take)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.begin)
     door = Door.at(sock, visitors)
     server = _server(app, context)
     Briefly(collector.notices).instead()

@@ -13,7 +13,21 @@ from wirelag.errors import WirelagError
 from wirelag.protocol.messages import check_point
 from wirelag.protocol.results import Ends
 from wirelag.protocol.session import MOST_BYTES, MOST_CLASSES, MOST_NAMED
-from wirelag.settings import FLAG, PATH, TEXT, Key, Kind, Schema, duration, listed, named, number, size, whole
+from wirelag.settings import (
+    FLAG,
+    PATH,
+    TEXT,
+    Key,
+    Kind,
+    Schema,
+    duration,
+    listed,
+    named,
+    number,
+    read_toml,
+    size,
+    whole,
+)
 from wirelag.settings import Settings as Read
 from wirelag.transport import Address, loopback
 from wirelag.transport.quotas import Limits
@@ -118,6 +132,18 @@ class Settings:
     most_classes: int = MOST_CLASSES
     most_waiting: int = MOST_BYTES
     given: str = ""  # which settings were given, in words
+
+    @classmethod
+    def load(cls, file: str | None, given: Mapping[str, Any]) -> Settings:
+        """Settings of a file and of the command line; `given`: values and tables of values, None where not given."""
+        plain: dict[str, Any] = {} if file is None else read_toml(file)
+        for name, value in given.items():
+            if isinstance(value, Mapping):
+                if some := {key: one for key, one in value.items() if one is not None}:
+                    plain[name] = plain.get(name, {}) | some
+            elif value is not None:
+                plain[name] = value
+        return cls.of(plain, file or "wirelag collect")
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], where: str) -> Settings:

@@ -6,10 +6,12 @@ One process writes; others may read the file at the same time. When a part chang
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -21,6 +23,7 @@ from wirelag.collector.sqlite_file import (
     SINGLE,
     TEXTS,
     cannot_open,
+    check,
     connected,
     is_damage,
     opened,
@@ -56,6 +59,7 @@ class SqliteStore:
         self._turn = threading.Lock()  # of those who write: the collector, and who deletes
         self._pruning = threading.Lock()
         self._began = False
+        self._checked: sqlite3.Connection | None = None  # the connection of a check that runs
         self.rescued: str | None = None  # what was done about a damaged file at the start
         self.failed: Callable[[str, Exception], None] = _raise  # called for a sum that fails
         try:
@@ -71,13 +75,35 @@ class SqliteStore:
         self._read_base = connected(self.path)
         self._pruner = Pruner(connected(self.path), self._turn, self._keep, self._forget_series)
 
+    def retain(self, retention: Retention) -> None:
+        """Keep results for other times from now on; from any thread."""
+        self._keep = self._pruner.keep = retention
+
     def close(self) -> None:
         """Close the file."""
         self._pruner.ended = True
         self._pruner.base.interrupt()
+        if (checked := self._checked) is not None:
+            with suppress(sqlite3.ProgrammingError):  # it has just ended
+                checked.interrupt()
         with self._pruning, self._turn, self._reading:
             for base in (self._pruner.base, self._read_base, self._base):
                 base.close()
+
+    def check(self) -> None:
+        """Raise an error if the file is damaged anywhere; in any thread, not in two."""
+        file = os.stat(self.path).st_ino
+        with closing(connected(self.path)) as self._checked:
+            if self._pruner.ended:
+                return
+            try:
+                check(self._checked)
+            except sqlite3.Error:
+                if self._pruner.ended or os.stat(self.path).st_ino != file:
+                    return  # it was interrupted, or rescued meanwhile
+                raise
+            finally:
+                self._checked = None
 
     def rescue(self, error: Exception) -> str | None:
         """Set a damaged file aside, and go on with a new one that has every row that could be read."""
@@ -207,6 +233,10 @@ class SqliteStore:
         """Keep the status of agents."""
         rows = ((point, json.dumps(one)) for point, one in said.items())
         self._base.executemany("insert or replace into agents values (?, ?)", rows)
+
+    def drop_agent(self, point: str) -> None:
+        """Forget the status of an agent."""
+        self._base.execute("delete from agents where point = ?", (point,))
 
     def put_change(self, at_ns: int, said: Mapping[str, Any]) -> None:
         """Keep a change of the network."""

@@ -110,6 +110,15 @@ def is_damage(error: Exception) -> bool:
     return isinstance(error, sqlite3.Error) and _code(error) in _DAMAGED
 
 
+def check(base: sqlite3.Connection) -> None:
+    """Raise an error that means damage if SQLite finds any; it reads the whole file."""
+    found = [str(row[0]) for row in base.execute("pragma quick_check(3)")]
+    if found != ["ok"]:
+        error = sqlite3.DatabaseError("; ".join(" ".join(line.split()) for line in found))
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+
 def passes(error: Exception, path: str) -> bool:
     """Whether an error may pass by itself: a full disk, a file system that is read-only for now."""
     if isinstance(error, sqlite3.Error):

@@ -152,6 +152,10 @@ class Store(Protocol):
         """The same, read back."""
         ...
 
+    def drop_agent(self, point: str) -> None:
+        """Forget the status of an agent."""
+        ...
+
     def put_change(self, at_ns: int, said: Mapping[str, Any]) -> None:
         """Keep a change of the network."""
         ...
@@ -162,6 +166,10 @@ class Store(Protocol):
 
     def prune(self, now_ns: int) -> Pruned:
         """Delete what is past its retention, and the oldest if the store is too large; in any thread, not in two."""
+        ...
+
+    def check(self) -> None:
+        """Raise an error if what is stored is damaged anywhere; in any thread, not in two."""
         ...
 
     def rescue(self, error: Exception) -> str | None:

@@ -1,6 +1,6 @@
 """The upkeep of the store: what is old is deleted, what is damaged rescued, and what fails told once.
 
-`prune` runs in a thread of its own, all else in the collector's worker.
+`prune` and `check` run in threads of their own, all else in the collector's worker.
 """
 
 from __future__ import annotations
@@ -63,6 +63,17 @@ class Upkeep:
         self._counted["store rescued"] += 1
         _say(done)
         return True
+
+    def check(self) -> None:
+        """Look for damage in all of the store, also where nobody reads: the worker then rescues it."""
+        try:
+            self._store.check()
+        except self._store.errors as error:
+            self._counted["store check failed"] += 1
+            _say(f"{self._store.path}: the check of all pages failed ({error})")
+            self._doubt = error
+        else:
+            self._counted["store checked"] += 1
 
     def prune(self, now_ns: int) -> None:
         """Delete what is past its retention, and what does not fit."""

@@ -73,6 +73,30 @@ class Rounds:
         """All known segments."""
         return [segment.ends for segment in list(self._segments.values())]  # called from other threads
 
+    def measure(self, ends: Iterable[Ends]) -> None:
+        """Add segments."""
+        for one in ends:
+            self._segments.setdefault(one.segment, Segment(one))
+
+    def forget(self, point: str) -> list[str]:
+        """Forget segments that agents have named and of which a point is an end; returns their names.
+
+        Those whose messages wait are forgotten once they are idle.
+        """
+        named = [one for one in self._segments.values() if one.named_by is not None and point in one.ends.points]
+        for segment in named:
+            if not segment.places:
+                self._unname(segment)
+        return [segment.ends.segment for segment in named]
+
+    def end_of(self, name: str, point: str) -> str | None:
+        """Which end of a segment a point is, or would be; None if it is none, or the segment is not measured."""
+        known = self._segments.get(name)
+        if known is None and not self._named:
+            return None
+        ends = tuple(name.replace(">>", ">").partition(">")[::2]) if known is None else known.ends.points
+        return None if point not in ends or ends[0] == ends[1] else ("upstream", "downstream")[ends.index(point)]
+
     def classes_of(self, segment: str) -> int:
         """How many classes of a segment are kept: those of all segments that one point has named share a limit."""
         known = self._segments.get(segment)
@@ -195,9 +219,12 @@ class Rounds:
         if segment.heard_ns is None:
             segment.heard_ns = now_ns
         elif now_ns - segment.heard_ns >= IDLE_NS:
-            del self._segments[segment.ends.segment]
-            self._names[segment.named_by] -= 1
-            self._names += Counter()  # forget points that have named none
+            self._unname(segment)
+
+    def _unname(self, segment: Segment) -> None:
+        del self._segments[segment.ends.segment]
+        self._names[segment.named_by or ""] -= 1
+        self._names += Counter()  # forget points that have named none
 
     def _synopsis(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         if message.terms.estimator.can.one_sided:

@@ -31,6 +31,7 @@ class Acknowledge(Protocol):
 _SCHEMES: Final = {"https": True, "http": False, "tls": True, "nats": False}  # encrypted or not
 
 LONGEST_PAUSE_S: Final = 5.0
+LANES: Final = 16  # messages of an agent under way at the same time
 
 
 class Unreachable(WirelagError):  # noqa: N818

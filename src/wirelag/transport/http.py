@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import secrets
 import socket
 import struct
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode, urlsplit
 
 from wirelag.protocol.messages import MOST_BYTES
-from wirelag.transport import Address, Declined, Refused, Unreachable, pauses, reason
+from wirelag.transport import LANES, Address, Declined, Refused, Unreachable, pauses, reason
+
+if TYPE_CHECKING:
+    import ssl
 
 MEDIA_TYPE: Final = "application/vnd.wirelag.message"
 ASK_HEADER: Final = "Wirelag-Ask"
@@ -25,15 +30,15 @@ QUIET_S: Final = 20  # an ask of length 0 means that there was none for this lon
 _TIMEOUT_S: Final = QUIET_S + 15.0
 _CONNECT_S: Final = 5.0
 _MOST_SAID: Final = 4096  # bytes of a reply
+_MOST_TOLD: Final = 1 << 18  # bytes of a reply about a point
 _UNANSWERED_S: Final = 10  # silence after which a connection is dead: TCP itself waits for minutes
 
 
 class _Line:
     """One persistent connection. One thread at a time uses it; any thread may break it off."""
 
-    def __init__(self, address: Address) -> None:
-        self._address = address
-        self._context = address.context()
+    def __init__(self, address: Address, context: ssl.SSLContext | None) -> None:
+        self._address, self._context = address, context
         self._connection: http.client.HTTPConnection | None = None
         self._turn = threading.Lock()
         self._broken_off = False
@@ -45,6 +50,17 @@ class _Line:
         try:
             with self._turn:
                 return self._patiently(path, body, headers | about)
+        finally:
+            self._leave()
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body of a reply."""
+        try:
+            with self._turn:
+                response = self._talk("GET", path, {})
+                return response.status, self._rest(response, _MOST_TOLD)
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"{self._address.shown}: {reason(error)}") from None
         finally:
             self._leave()
 
@@ -133,11 +149,11 @@ class _Line:
                 raise  # else the reply may have come before the request was read
         return connection.getresponse()
 
-    def _rest(self, response: http.client.HTTPResponse) -> bytes:
-        content = response.read(_MOST_SAID + 1)
+    def _rest(self, response: http.client.HTTPResponse, most: int = _MOST_SAID) -> bytes:
+        content = response.read(most + 1)
         if response.will_close or not response.isclosed():
             self._hang_up()
-        if len(content) > _MOST_SAID:
+        if len(content) > most:
             raise http.client.HTTPException("sent a reply that is too large")
         return content
 
@@ -184,13 +200,20 @@ def _notice_silence(line: socket.socket) -> None:
 
 
 class HttpSender:
-    """Messages go out on one connection; asks come in on another, as a response that never ends."""
+    """Messages go out on a few connections, as many as are under way at once; asks come in on another.
+
+    The response with asks never ends. A connection that was used last is used next, so that few of them stay open.
+    """
 
     def __init__(self, address: Address, point: str) -> None:
         self._address = address
         self._path = urlsplit(address.url).path.rstrip("/")
         self._point = quote(point, safe="")
-        self._out, self._in = _Line(address), _Line(address)
+        self._context = address.context()
+        self._in = _Line(address, self._context)
+        self._out: list[_Line] = []
+        self._free: list[_Line] = []
+        self._threads = ThreadPoolExecutor(LANES + 4, "messages")  # one for asks, and those of a moment ago
         self._run = secrets.token_hex(4)  # tells this process from another that uses the same name
         self._last = self._told = ""  # the ask last replied to, and the last one that the collector knows of
         self._closed = False
@@ -202,9 +225,21 @@ class HttpSender:
         last = self._last
         told = "" if last == self._told else last
         about = {RUN_HEADER: self._run} | ({ASK_HEADER: told} if told else {})
-        status, said = await asyncio.to_thread(self._out.post, f"{self._path}/v1/messages", data, about)
+        if self._closed:
+            raise Unreachable(f"{self._address.shown}: the connection was closed")
+        line = self._free.pop() if self._free else self._another()
+        try:
+            status, said = await asyncio.get_running_loop().run_in_executor(
+                self._threads, line.post, f"{self._path}/v1/messages", data, about
+            )
+        finally:
+            self._free.append(line)
         self._check(status, said, 204)
         self._told = last
+
+    def _another(self) -> _Line:
+        self._out.append(_Line(self._address, self._context))
+        return self._out[-1]
 
     async def asks(self) -> AsyncIterator[bytes]:
         """Asks as they come. The next message or connection tells the collector which one was handled last."""
@@ -213,7 +248,9 @@ class HttpSender:
             while not self._closed:
                 path = f"{self._path}/v1/asks/{self._point}?after={quote(self._last, safe='')}"
                 try:
-                    status, name, said = await asyncio.to_thread(line.next_ask, path)
+                    status, name, said = await asyncio.get_running_loop().run_in_executor(
+                        self._threads, line.next_ask, path
+                    )
                     self._check(status, said, 200)
                 except (Unreachable, Refused):
                     await asyncio.sleep(0 if self._closed else next(tries))
@@ -223,12 +260,13 @@ class HttpSender:
                 self._last = name
         finally:
             line.break_off()  # the waiting thread ends now, not when the collector replies
-            self._in = _Line(self._address)
+            self._in = _Line(self._address, self._context)
 
     async def close(self) -> None:
         """Break off everything in progress."""
         self._closed = True
-        await asyncio.gather(asyncio.to_thread(self._out.close), asyncio.to_thread(self._in.close))
+        await asyncio.gather(*(asyncio.to_thread(line.close) for line in (self._in, *self._out)))
+        self._threads.shutdown(wait=False)
 
     def _check(self, status: int, body: bytes, success: int) -> None:
         """Raise an error unless the status is the one of success: any other may be that of a proxy."""
@@ -246,3 +284,29 @@ class HttpSender:
             raise Unreachable(f"{where}: does not answer as a collector does (status {status}); check the address")
         why = f": {said}" if status in (409, 503) and said else ""
         raise Declined(f"{where}: cannot take a message now (status {status}{why})")
+
+
+def told(address: Address, point: str, segments: Iterable[str]) -> Mapping[str, Any] | None:
+    """What a collector knows of a point and these segments, None if it is too old to say.
+
+    Otherwise Unreachable says why: its name, TLS, the token.
+    """
+    line = _Line(address, address.context())
+    path = urlsplit(address.url).path.rstrip("/")
+    query = urlencode([("segment", one) for one in segments])
+    try:
+        status, body = line.get(f"{path}/v1/points/{quote(point, safe='')}?{query}")
+    finally:
+        line.close()
+    said = "".join(filter(str.isprintable, body.decode(errors="replace").partition("\n")[0][:200]))
+    if status in (401, 403):
+        raise Unreachable(f"{address.shown}: does not accept the token ({said}); check the file of --token-file")
+    try:
+        found = json.loads(body) if status == 200 else None
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and "version" in found:
+        return found
+    if status == 404 and said == "Not Found":  # as collectors before this reply
+        return None
+    raise Unreachable(f"{address.shown}: does not answer as a collector does (status {status}); check the address")

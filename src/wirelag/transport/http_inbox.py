@@ -16,7 +16,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, UnknownVersion, peek
@@ -27,7 +27,7 @@ from wirelag.transport.runs import Runs
 
 try:
     from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import Response, StreamingResponse
+    from starlette.responses import JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 except ImportError:
     raise MissingExtraError("an HTTP server") from None
@@ -93,7 +93,8 @@ class HttpInbox:
         self._held_by: Counter[str] = Counter()  # the same by share
         self._quotas = quotas or Quotas()
         self._admit, self._refused = admit, refused
-        self._tokens = tokens
+        self.tokens = tokens
+        self.about: Callable[[str, list[str]], Mapping[str, Any]] = lambda point, segments: {}
         self._most, self.most_held, self._patience_s = most, most_held, patience_s
         self._came: asyncio.Queue[tuple[bytes, asyncio.Future[bool]] | None] = asyncio.Queue()
         self._asks: dict[str, _Asks] = {}
@@ -108,6 +109,7 @@ class HttpInbox:
         return [
             Route("/v1/messages", self._take, methods=["POST"]),
             Route("/v1/asks/{point:path}", self._give, methods=["GET"]),
+            Route("/v1/points/{point:path}", self._tell, methods=["GET"]),
         ]
 
     async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
@@ -241,6 +243,15 @@ class HttpInbox:
         headers = {ASK_HEADER: self._life, "X-Accel-Buffering": "no"}
         return StreamingResponse(self._frames(asks), headers=headers, media_type=MEDIA_TYPE)
 
+    async def _tell(self, request: Request) -> Response:
+        """What the collector knows of a point and these segments, for `wirelag agent --check`."""
+        sender, point = self._who(request), request.path_params["point"]
+        if sender is None:
+            return self._unauthorised(request)
+        if sender.point not in (None, point):
+            return self._no(403, "unauthorised", f"the token belongs to another point, {sender.point}")
+        return JSONResponse(self.about(point, request.query_params.getlist("segment")[:_MOST_ASKS]))
+
     async def _frames(self, asks: _Asks) -> AsyncIterator[bytes]:
         """All waiting asks, then each new one; and a keepalive while there is none."""
         sent = 0
@@ -268,12 +279,12 @@ class HttpInbox:
     def _who(self, request: Request) -> _Sender | None:
         """The sender, if it is authorised."""
         address = "" if request.client is None else request.client.host
-        if self._tokens is None:
+        if self.tokens is None:
             return _Sender(None, address)
         word, _, given = request.headers.get("authorization", "").partition(" ")
         found: list[str | None] = [
             point
-            for token, point in self._tokens.items()
+            for token, point in self.tokens.items()
             if hmac.compare_digest(token.encode(), given.strip().encode(errors="replace"))
         ]
         if word.lower() != "bearer" or not given or not found:

@@ -1,22 +1,23 @@
 """The outbox: a sender and a spool as one. Every message put into it arrives eventually.
 
 Law: every message is on disk before it is sent, and until it is acknowledged; except a reply, which can be requested
-again, and is written to disk only if it cannot be sent, and except where the disk fails (spool.py). Waiting messages
-are sent in order; once the collector is reachable again, new messages alternate with waiting ones, so that neither
-starves. A message that the collector does not take now is set aside, and does not hold up those behind it.
+again, and is written to disk only if it cannot be sent, and a status, which is soon outdated, and except where the disk
+fails (spool.py). Waiting messages are sent in order, up to LANES at a time, so that a long way to the collector does
+not limit their rate; once the collector is reachable again, new messages alternate with waiting ones, so that neither
+starves. While it is not, one message at a time tries. A message that the collector does not take now is set aside, and
+does not hold up those behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from wirelag.errors import WirelagError
-from wirelag.transport import Declined, Refused, Sender, Unreachable, pauses
+from wirelag.transport import LANES, Declined, Refused, Sender, Unreachable, pauses
 from wirelag.transport.spool import Spool, key_of
 
 LEAST_ASIDE_S: Final = 1.0  # how long a message is set aside at first; then twice as long each time,
@@ -37,7 +38,11 @@ class Outbox:
         self._waited = deque(spool.names)
         self._aside: dict[str, tuple[float, float]] = {}  # by name: until when, and for how long
         self._declined = 0  # messages in a row
+        self._tries = pauses()
+        self._not_before = 0.0  # after a failure
+        self._sending: set[str] = set()
         self._problem: str | None = None  # of the spool, as it was told
+        self._large = False  # it was told that messages are larger than the spool
         self._new: deque[str] = deque()
         self._turn_of_new = True
         self._something = asyncio.Event()
@@ -64,21 +69,53 @@ class Outbox:
         """Number of messages that did not fit into the spool."""
         return self._spool.dropped
 
+    @property
+    def waited_s(self) -> float:
+        """How long the oldest message has waited."""
+        return self._spool.waited_s
+
     async def put(self, data: bytes, key: str) -> None:
         """Return once the message is on disk, or in memory if the disk fails; else send it, or raise a WirelagError."""
+        await self.put_all([(data, key)])
+
+    async def put_all(self, messages: Sequence[tuple[bytes, str]]) -> None:
+        """The same for messages that come together: they share a write to disk."""
+        fitting = [one for one in messages if self._spool.fits(one[0])]
+        if fitting:
+            async with self._disk:
+                names = await asyncio.to_thread(self._spool.put_all, fitting)
+            self._tell_disk()
+            stored = [name for name in names if name is not None]
+            if stored:
+                (self._waited if self.reachable is False else self._new).extend(stored)
+                self._nothing_left.clear()
+                self._something.set()
+        for data, key in messages:
+            if not self._spool.fits(data):
+                await self._send_large(data, key)
+
+    async def _send_large(self, data: bytes, key: str) -> None:
+        """Send a message that is larger than the spool."""
         try:
             async with self._disk:
-                name = await asyncio.to_thread(self._spool.put, data, key)
+                await asyncio.to_thread(self._spool.put, data, key)
         except WirelagError as error:
-            self._tell(str(error))
+            if not self._large:
+                self._tell(f"{error}: such messages are sent, but not kept")
+            self._large = True
             await self._sender.send(data, key)
             self.sent += 1
-            return
-        self._tell_disk()
-        if name is not None:
-            (self._waited if self.reachable is False else self._new).append(name)
-            self._nothing_left.clear()
-            self._something.set()
+
+    async def try_now(self, data: bytes, key: str) -> bool:
+        """Send what is soon outdated, ahead of all that wait; return whether it arrived. It is not kept."""
+        if self.reachable is False:
+            return False
+        try:
+            await self._sender.send(data, key)
+        except (Unreachable, Refused):
+            return False
+        self.sent += 1
+        return True
 
     async def answer(self, data: bytes, key: str) -> None:
         """Send at once what can be requested again; spool it only if it cannot be sent."""
@@ -98,32 +135,48 @@ class Outbox:
 
     async def run(self) -> None:
         """Deliver messages, without end."""
-        while True:
+        sending: set[asyncio.Task[None]] = set()
+        news: asyncio.Task[object] | None = None
+        try:
+            while True:
+                self._begin(sending)
+                news = news or asyncio.create_task(self._something.wait())
+                done, _ = await asyncio.wait(
+                    {*sending, news}, timeout=self._until_due(), return_when=asyncio.FIRST_COMPLETED
+                )
+                if news in done:
+                    self._something.clear()
+                    news = None
+                for task in done & sending:
+                    sending.discard(task)
+                    task.result()
+        finally:
+            for task in (*sending, *([news] if news else [])):
+                task.cancel()
+            await asyncio.gather(*sending, return_exceptions=True)
+
+    def _begin(self, sending: set[asyncio.Task[None]]) -> None:
+        """Begin to send as many messages as may be under way."""
+        while len(sending) < (LANES if self.reachable else 1) and time.monotonic() >= self._not_before:
             name = self._next()
             if name is None:
-                await self._wait()
-                continue
-            async with self._disk:
-                data = await asyncio.to_thread(self._spool.read, name)
-            if data is not None and await self._deliver(data, name):
-                async with self._disk:
-                    await asyncio.to_thread(self._spool.remove, name)
-            self._tell_disk()
+                break
+            self._sending.add(name)
+            sending.add(asyncio.create_task(self._deliver(name)))
+        if not (sending or self._aside or self._new or self._waited):
+            self._nothing_left.set()
+
+    def _until_due(self) -> float | None:
+        """Seconds until a message that was set aside is due, or the next try after a failure; None: neither."""
+        due = [until for until, _ in self._aside.values()]
+        if time.monotonic() < self._not_before:
+            due.append(self._not_before)
+        first = min(due, default=float("inf"))
+        return None if first == float("inf") else max(0.0, first - time.monotonic())
 
     async def drained(self) -> None:
         """Return once no message waits."""
         await self._nothing_left.wait()
-
-    async def _wait(self) -> None:
-        """Wait for a new message, or until one that was set aside is due."""
-        self._something.clear()
-        due = min((until for until, _ in self._aside.values()), default=None)
-        if due is None:
-            self._nothing_left.set()
-            await self._something.wait()
-            return
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._something.wait(), max(0.0, due - time.monotonic()))
 
     def _next(self) -> str | None:
         now = time.monotonic()
@@ -137,34 +190,48 @@ class Outbox:
         self._turn_of_new = True
         return waited.popleft() if waited else None
 
-    async def _deliver(self, data: bytes, name: str) -> bool:
-        """Try until its fate is known; return whether it is no longer needed."""
-        for pause in pauses():
-            try:
-                await self._sender.send(data, key_of(name))
-            except Declined as error:
-                await self._set_aside(name, error)
-                return False
-            except Unreachable as error:
-                self._all_wait(name)
-                self._unreachable(error)
-                await asyncio.sleep(pause)
-                continue
-            except Refused as error:
-                self.refused += 1
-                self._tell(str(error))
-            else:
-                self.sent += 1
-            self._aside.pop(name, None)
-            if self.reachable is False:
-                self._tell("the collector answers again")
-                self._aside.clear()
-                self._all_wait(name)
-            self.reachable, self._declined = True, 0
-            return True
-        raise AssertionError("pauses have no end")
+    async def _deliver(self, name: str) -> None:
+        """Try once to send a message, and remove it if it is no longer needed."""
+        try:
+            async with self._disk:
+                data = await asyncio.to_thread(self._spool.read, name)
+            if data is None:
+                self._aside.pop(name, None)
+            elif await self._arrives(data, name):
+                async with self._disk:
+                    await asyncio.to_thread(self._spool.remove, name)
+        finally:
+            self._sending.discard(name)
+        self._tell_disk()
 
-    async def _set_aside(self, name: str, error: Declined) -> None:
+    async def _arrives(self, data: bytes, name: str) -> bool:
+        """Send a message; return whether it is no longer needed."""
+        try:
+            await self._sender.send(data, key_of(name))
+        except Declined as error:
+            self._set_aside(name, error)
+            return False
+        except Unreachable as error:
+            self._unreachable(error)
+            self._waited.appendleft(name)
+            self._not_before = time.monotonic() + next(self._tries)
+            return False
+        except Refused as error:
+            self.refused += 1
+            self._tell(str(error))
+        else:
+            self.sent += 1
+        self._aside.pop(name, None)
+        self._tries, self._declined = pauses(), 0
+        if self.reachable is False:
+            waiting = len(self._spool) - 1
+            self._tell("the collector answers again" + (f"; {waiting:,} messages wait" if waiting else ""))
+            self._aside.clear()
+            self._all_wait()
+        self.reachable = True
+        return True
+
+    def _set_aside(self, name: str, error: Declined) -> None:
         """Let others go on; if all are declined, it is not about this message."""
         _, last_s = self._aside.get(name, (0.0, 0.0))
         for_s = min(MOST_ASIDE_S, 2 * last_s or LEAST_ASIDE_S)
@@ -174,18 +241,19 @@ class Outbox:
         self._declined += 1
         if self._declined >= IN_A_ROW:
             self._unreachable(error)
-            self._waited.extend(self._new)
-            self._new.clear()
-            await asyncio.sleep(min(for_s, 0.1 * self._declined))
+            self._not_before = time.monotonic() + min(for_s, 0.1 * self._declined)
 
-    def _all_wait(self, name: str) -> None:
-        """All messages but this one wait now, in order."""
-        self._waited = deque(waits for waits in self._spool.names if waits != name and waits not in self._aside)
+    def _all_wait(self) -> None:
+        """All messages but those under way wait now, in order."""
+        self._waited = deque(
+            name for name in self._spool.names if name not in self._sending and name not in self._aside
+        )
         self._new.clear()
 
     def _unreachable(self, error: Unreachable) -> None:
         if self.reachable is not False:
             self._tell(f"{error}; messages wait on disk until it answers")
+            self._all_wait()
         self.reachable = False
 
     def _tell_disk(self) -> None:

@@ -1,4 +1,4 @@
-"""The collector's log: lines that others can cause.
+"""The log of collector and agent: lines that others can cause.
 
 Law: whatever others do, each thing is said at most once a minute, at most MOST lines of a kind a minute, and what was
 left out is counted and said. A line is one line of printable text with at most LONGEST characters.
@@ -38,10 +38,10 @@ class _Minute:
 
 
 class Notices:
-    """Says things on standard error; any thread may call it."""
+    """Says things on standard error, or as `put` does; any thread may call it."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, put: Callable[[str], None] | None = None) -> None:
+        self._clock, self._put = clock, put or _print
         self._minutes: dict[str, _Minute] = {}  # by kind, of which there are few
         self._turn = threading.Lock()
 
@@ -56,7 +56,7 @@ class Notices:
                 minute.left_out += 1
                 return
             minute.said.add(what)
-            _print(line)
+            self._put(shown(line))
 
     def pass_time(self) -> None:
         """Say how much was left out in minutes that have ended."""
@@ -67,8 +67,8 @@ class Notices:
     def _end(self, kind: str) -> None:
         minute = self._minutes.pop(kind, None)
         if minute is not None and minute.left_out:
-            _print(f"{kind}: {minute.left_out} more in the last minute")
+            self._put(f"{kind}: {minute.left_out} more in the last minute")
 
 
 def _print(line: str) -> None:
-    print(f"wirelag: {shown(line)}", file=sys.stderr, flush=True)
+    print(f"wirelag: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,119 @@
+"""SIGHUP: a running collector takes over tokens, certificate, segments and retention, or says why not."""
+
+import signal
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tests.support.agent_messages import pair
+from tests.support.collector_process import RDA, Running, recent
+from tests.support.transport_peers import make_certificate, run
+from tests.support.waiting import until
+from wirelag.collector.agents import ALIVE_NS, Presence
+from wirelag.protocol.messages import encode
+from wirelag.transport import Address, Unreachable, sender
+
+FIRST, SECOND, AGENT = "the-first-token-of-all", "the-second-token-of-all", "the-token-of-an-agent"
+
+
+def test_tokens_segments_and_retention_are_read_again(tmp_path: Path) -> None:
+    tokens, settings = tmp_path / "tokens", tmp_path / "collector.toml"
+    tokens.write_text(f"{FIRST}\n{AGENT} A\n")
+    settings.write_text(f'token_file = "{tokens}"\nsegments = ["A>B"]\n')
+    with Running(tmp_path, str(settings), token=FIRST) as running:
+        session = login(running.url, FIRST)
+        assert len(running.json("/api/v1/segments")["segments"]) == 1
+
+        tokens.write_text(f"{SECOND}\n")
+        settings.write_text(
+            f'token_file = "{tokens}"\nsegments = ["A>B", "B>C"]\nslow = "3ms"\n[retain]\nintervals = "5d"\n'
+        )
+        running.process.send_signal(signal.SIGHUP)
+        until(lambda: running.get("/api/v1/segments")[0] == 401, "that the first token is refused")
+        assert running.get("/api/v1/segments", {"Cookie": session})[0] == 401  # nor its session
+        running.token = SECOND
+        until(lambda: len(running.json("/api/v1/segments")["segments"]) == 2, "the second segment")
+        assert not accepts(running.url, AGENT)
+        assert accepts(running.url, SECOND)
+
+        settings.write_text('segments = "no list"\n')
+        running.process.send_signal(signal.SIGHUP)
+        settings.unlink()
+        running.process.send_signal(signal.SIGHUP)
+        assert accepts(running.url, SECOND)
+        assert running.end(signal.SIGTERM) == 0
+    lines = [line.removeprefix("wirelag: ") for line in running.log.splitlines() if "SIGHUP" in line]
+    assert lines[0] == (
+        "SIGHUP: settings were read again, certificate included; changed: tokens, segments, retain; restart to change "
+        "slow_ns"
+    )
+    assert len(lines) == 3
+    assert all(line.endswith("; the previous settings stay") for line in lines[1:])
+    assert str(settings) in lines[2]
+
+
+def test_a_renewed_certificate_is_used(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    before = certificate.read_text()
+    words = ("--certificate", str(certificate), "--key", str(key))
+    with Running(tmp_path, *words) as running:
+        where = "127.0.0.1", int(running.url.rpartition(":")[2])
+        assert ssl.get_server_certificate(where) == before
+        make_certificate(tmp_path)
+        running.process.send_signal(signal.SIGHUP)
+        until(lambda: ssl.get_server_certificate(where) == certificate.read_text(), "the new certificate")
+        key.write_text("not a key")
+        running.process.send_signal(signal.SIGHUP)
+        until(lambda: ssl.get_server_certificate(where) == certificate.read_text(), "the same certificate")
+        running.end(signal.SIGTERM)
+    assert certificate.read_text() != before
+    assert "no certificate that fits" in running.log
+
+
+def test_agents_that_end_and_come_back_are_in_the_log(tmp_path: Path) -> None:
+    """A line when an agent ends or falls silent, and one when it is back; none for those that are as they were."""
+    presence, silent_s = Presence(["old"], 0.0), ALIVE_NS / 1e9
+    assert presence.heard("A", False, 1.0) is None
+    assert presence.silent(silent_s - 1) == []
+    assert presence.silent(silent_s + 2) == ["old: nothing heard for 30 s", "A: nothing heard for 30 s"]
+    assert presence.silent(silent_s + 3) == []
+    assert presence.heard("A", False, 301.0) == "A is heard again, after 5 min"
+    assert presence.heard("A", False, 302.0) is None
+    assert presence.heard("A", True, 303.0) == "A: the agent has ended"
+    assert presence.heard("A", True, 303.0) is None
+    assert presence.silent(1000.0) == []
+    assert presence.heard("A", False, 2000.0) == "A is heard again"
+    presence.forget("A")
+    assert presence.silent(3000.0) == []
+
+
+def login(url: str, token: str) -> str:
+    class Stay(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_: object) -> None:
+            return None
+
+    request = urllib.request.Request(f"{url}/login", data=f"token={token}".encode(), method="POST")
+    try:
+        urllib.request.build_opener(Stay).open(request)
+    except urllib.error.HTTPError as answer:
+        return str(answer.headers["Set-Cookie"]).partition(";")[0]
+    raise AssertionError("no session")
+
+
+def accepts(url: str, token: str) -> bool:
+    """Whether a message with this token is stored."""
+    message = pair(recent(2, 10, 1), RDA)[0].messages(0, 1)[0]
+
+    async def work() -> None:
+        line = sender(Address(url, token), message.point)
+        try:
+            await line.send(encode(message), message.key)
+        except Unreachable as error:
+            refused.append(str(error))
+        await line.close()
+
+    refused: list[str] = []
+    run(work())
+    assert all("does not accept the token" in line for line in refused)
+    return not refused
