@@ -16,7 +16,7 @@ import struct
 import numpy as np
 
 from wirelag.ebpf import bpf
-from wirelag.ebpf.balance_maps import CONNECTION, GROUP, Balancer, prepare, wanted_settings
+from wirelag.ebpf.balance_maps import CONNECTION, GROUP, TABLES, UNCONFIRMED, Balancer, prepare, wanted_settings
 from wirelag.ebpf.bpf import Program
 from wirelag.ebpf.dataplane import Dataplane
 from wirelag.ebpf.service import Backend, Service
@@ -55,14 +55,15 @@ class Case:
     """The program with one connection in its table."""
 
     def __init__(self, measures: int, protocol: int, full: bool = False) -> None:
-        sizes = {"maglev": 2 * TABLE, "backends": 16, "tallies": 16, "groups": GROUPS, "connections": GROUP * GROUPS}
+        sizes = {"maglev": TABLES * TABLE, "backends": 16, "tallies": 16, "groups": GROUPS}
+        sizes |= {"connections": GROUP * GROUPS, "openings": UNCONFIRMED * GROUPS}
         self.plane = Dataplane("balance", sizes=sizes, constants={"measures": measures})
         service = Service(VIP, (PORT,), "tcp" if protocol == socket.IPPROTO_TCP else "udp")
         prepare(self.plane.maps, wanted_settings(service, TABLE, GROUPS, 10**11, 10**9, LONG_NS, 4), MAC, new=True)
         balancer = Balancer(self.plane.maps, MAC, "")
         balancer.set_table(np.full(TABLE, balancer.set_backends([Backend("one", "10.0.0.2", MAC)])["one"], np.int32))
         self.program, self.frame = self.plane.programs["wl_balance"], frame(protocol)
-        self.program.run(self.frame)
+        self.program.run(self.frame, 2)  # the second confirms the connection
         self.full = full
 
     def _fill(self) -> None:

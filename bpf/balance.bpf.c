@@ -1,11 +1,11 @@
 /* A load balancer in XDP: layer-2 direct server return, with Pirate's `modes` in the same pass.
  *
  * Law: only packets to the service are touched; all others pass unchanged. A connection stays with the backend of its first
- * packet. Connections that do not fit into the table follow the Maglev table, so they stay too while weights do. ICMP errors
- * about a connection follow the connection. A frame that is not addressed to this interface passes: frames that a switch floods
- * back are not sent again. Every failure is counted. User space (ebpf/balance.py) writes settings, backends and the unused half
- * of the Maglev table, and reads the rest; nothing here waits for it. */
-#include "balance_maps.h"
+ * packet. Those in no table follow the Maglev table of before weights moved, so they stay too if they are older than that. ICMP
+ * errors about a connection follow the connection. A frame that is not addressed to this interface passes: frames that a switch
+ * floods back are not sent again. Every failure is counted. User space (ebpf/balance.py) writes settings, backends and the unused
+ * Maglev table, and reads the rest; nothing here waits for it. */
+#include "balance_connections.h"
 #include "hash.h"
 
 enum { IPV4 = 0x0800, IPV6 = 0x86dd, TCP = 6, ICMP = 1, ICMP6 = 58, FRAGMENT = 44 };
@@ -18,14 +18,6 @@ struct arrival {
     struct wl_client_packet packet;
     u8 error; /* ICMP: about a packet of the connection */
 };
-
-WL_INLINE void fault(u32 which)
-{
-    u64 *count = bpf_map_lookup_elem(&faults, &which);
-
-    if (count)
-        ++*count;
-}
 
 /* ---- the packet ---- */
 
@@ -169,99 +161,49 @@ WL_INLINE int read_frame(const struct balance_settings *s, const u8 *frame, cons
     return type == IPV4 ? read_ipv4(s, frame + 14, end, a) : type == IPV6 ? read_ipv6(s, frame + 14, end, a) : 0;
 }
 
-/* ---- connections ---- */
+WL_INLINE u8 is_syn(const struct arrival *a)
+{
+    return a->packet.has & WL_HAS_TCP && (a->packet.tcp_flags & (WL_CLIENT_SYN | WL_CLIENT_ACK)) == WL_CLIENT_SYN;
+}
 
 WL_INLINE u32 seen_at(const struct arrival *a)
 {
     return (u32)(a->packet.time_ns >> SEEN_SHIFT);
 }
 
-WL_INLINE struct connection *connection_at(u32 group, u32 slot)
-{
-    u32 index = group * GROUP + slot;
-
-    return bpf_map_lookup_elem(&connections, &index);
-}
-
-WL_INLINE struct connection *find_in(u32 index, u64 key)
-{
-    struct group *group = bpf_map_lookup_elem(&groups, &index);
-    u32 slot = 0;
-
-    if (!group)
-        return 0;
-    for (; slot < GROUP && group->keys[slot] != key; slot++)
-        ;
-    return slot < GROUP ? connection_at(index, slot) : 0;
-}
-
-WL_INLINE int is_over(const struct balance_settings *s, const struct connection *c, u32 now)
-{
-    /* A client that only sends SYNs does not fill the table for long. */
-    u32 limit = c->closed || c->flow.front.flags & WL_FRONT_WAITS ? s->closing : s->idle;
-
-    return wl_behind(now, c->seen) > (int)limit; /* another CPU may have seen it later than now */
-}
-
-/* Fill a slot that is empty, or whose connection is over. While being filled it has no key: if another CPU gets a packet of the
- * same connection at that moment, it fills one more, with the same backend. A slot in which a late packet is being measured is
- * left alone. */
-WL_INLINE struct connection *insert_in(const struct balance_settings *s, u32 index, u64 key, u16 backend, u32 now)
-{
-    struct group *group = bpf_map_lookup_elem(&groups, &index);
-
-    if (!group)
-        return 0;
-    for (u32 slot = 0; slot < GROUP; slot++) {
-        u64 held = group->keys[slot];
-        struct connection *c = connection_at(index, slot);
-
-        if (!c || held == TAKEN || (held && !is_over(s, c, now)))
-            continue;
-        if (__sync_val_compare_and_swap(&group->keys[slot], held, TAKEN) != held)
-            continue;
-        if (__sync_lock_test_and_set(&c->busy, 1)) {
-            WL_PUBLISH(&group->keys[slot], held);
-            continue;
-        }
-        c->seen = now;
-        c->backend = backend;
-        c->closed = 0;
-        __builtin_memset(&c->flow, 0, sizeof c->flow);
-        WL_PUBLISH(&c->busy, 0);
-        WL_PUBLISH(&group->keys[slot], key);
-        return c;
-    }
-    return 0;
-}
-
-/* Every connection may be in either of two groups. */
-WL_INLINE u32 first_group(const struct balance_settings *s, u64 key)
-{
-    return (u32)key & s->group_mask;
-}
-
-WL_INLINE u32 second_group(const struct balance_settings *s, u64 key)
-{
-    return (u32)(key >> 24) & s->group_mask;
-}
-
 /* ---- backends ---- */
 
-WL_INLINE u16 choice(const struct balance_settings *s, u64 key)
-{
-    u32 index = (u32)((key >> 32) * s->table_size >> 32) + (s->active ? s->table_size : 0);
-    u16 *chosen = bpf_map_lookup_elem(&maglev, &index);
-
-    return chosen ? *chosen : NO_BACKEND;
-}
-
-/* The MAC address of a backend; 0: absent. Read once: it may be removed at any moment. */
+/* The MAC address of a backend, with DOWN; 0: absent. Read once: it may be removed at any moment. */
 WL_INLINE u64 mac_of(u32 number)
 {
     struct backend *backend = bpf_map_lookup_elem(&backends, &number);
 
     return backend ? *(volatile const u64 *)&backend->mac : 0;
+}
+
+WL_INLINE u32 entry_of(const struct balance_settings *s, u32 table, u32 index)
+{
+    u16 *chosen;
+
+    index += table * s->table_size;
+    chosen = bpf_map_lookup_elem(&maglev, &index);
+    return chosen ? *chosen : NO_BACKEND;
+}
+
+/* The backend of a connection that is in no table. Where a SYN tells new ones from old, old ones follow the previous table for as
+ * long as a connection may be idle, unless that backend is gone. */
+WL_INLINE u32 choice(const struct balance_settings *s, const struct arrival *a, u8 syn)
+{
+    u64 hash = wl_mix(wl_endpoint_hash(s->table_seed, &a->client)), mac;
+    u32 index = (u32)((hash >> 32) * s->table_size >> 32), number;
+
+    if (s->protocol == TCP && !syn && wl_behind(seen_at(a), s->changed) <= (int)s->idle) {
+        number = entry_of(s, s->previous, index);
+        mac = mac_of(number);
+        if (mac && !(mac & DOWN))
+            return number;
+    }
+    return entry_of(s, s->active, index);
 }
 
 /* ---- measurement ---- */
@@ -312,36 +254,76 @@ WL_INLINE int forward(struct xdp_md *context, u64 mac)
     return (int)bpf_redirect(context->ingress_ifindex, 0);
 }
 
+/* The first packet of a UDP connection is a request; it is measured when the second one confirms it. */
+WL_INLINE void begin(const struct balance_settings *s, struct newcomer *n)
+{
+    if (s->protocol == TCP || !measures)
+        return;
+    n->front.start_ns = n->front.last_ns = n->now_ns - silence(n->word, n->now_ns);
+    n->front.requests = 1;
+    n->front.flags = WL_FRONT_ANY | WL_FRONT_NOT_TCP | (n->word & MARKED ? WL_FRONT_FULL : 0);
+}
+
+/* Remember a connection that is not confirmed: 1 if it is from now on. */
+WL_INLINE int remember(const struct balance_settings *s, const struct arrival *a, struct newcomer *n, struct tally *t, u8 anew)
+{
+    u8 tcp = s->protocol == TCP;
+    u64 mark = is_syn(a) || (!tcp && a->packet.length >= WL_FULL_LENGTH) ? MARKED : 0;
+
+    if (n->slot < GROUP && !anew && !is_syn(a)) {
+        begin(s, n);
+        if (!wl_confirm(n))
+            return 0;
+        t->opened += tcp && !(n->word & MARKED);
+        return 1;
+    }
+    t->repeated += tcp && !anew;
+    t->requests += !tcp && measures;
+    wl_open(n, word_of(n->now_ns, mark, n->backend));
+    return 0;
+}
+
 SEC("xdp")
 int wl_balance(struct xdp_md *context)
 {
     struct arrival a = {0};
+    struct newcomer n = {0};
     struct balance_settings *s;
     struct connection *c;
     struct tally *t;
     u32 zero = 0, number;
-    u64 key, to;
+    u64 to;
     u8 syn, opens, moved = 0;
 
     s = bpf_map_lookup_elem(&settings, &zero);
     if (!s || !read_frame(s, (void *)(long)context->data, (void *)(long)context->data_end, &a))
         return XDP_PASS;
     a.packet.time_ns = replayed ? wl_now_ns() : (s64)bpf_ktime_get_ns(); /* a clock that is never set */
-    key = wl_mix(wl_endpoint_hash(s->seed, &a.client));
-    key = key > TAKEN ? key : TAKEN + 1;
-    syn = a.packet.has & WL_HAS_TCP && (a.packet.tcp_flags & (WL_CLIENT_SYN | WL_CLIENT_ACK)) == WL_CLIENT_SYN;
+    n.key = wl_mix(wl_endpoint_hash(s->seed, &a.client));
+    n.key = n.key > TAKEN ? n.key : TAKEN + 1;
+    syn = is_syn(&a);
 
-    c = find_in(first_group(s, key), key);
-    if (!c)
-        c = find_in(second_group(s, key), key);
-    opens = !c || (syn && c->closed);
-    number = opens ? choice(s, key) : c->backend;
-    to = mac_of(number);
-    if (!to && !opens) {
-        if (!c->closed) /* else no response is awaited: a last packet, after its server has left */
+    c = find(s, n.key);
+    if (c) {
+        opens = syn && c->closed;
+        number = c->backend;
+    } else {
+        n.now_ns = a.packet.time_ns;
+        n.seen = seen_at(&a);
+        wl_find_opening(&n);
+        opens = n.slot >= GROUP || silence(n.word, n.now_ns) >> SEEN_SHIFT > (syn ? s->closing : s->idle);
+        number = (u16)n.word;
+        if (opens && s->protocol == TCP && !syn && !a.error)
+            fault(UNKNOWN);
+    }
+    to = opens ? 0 : mac_of(number);
+    if (!c && syn && to & DOWN) /* it has no answer from there */
+        opens = 1;
+    if (opens || !to) {
+        moved = !opens;
+        if (c && moved && !c->closed) /* else no response is awaited: a last packet, after its server has left */
             fault(ORPHANED);
-        moved = 1;
-        number = choice(s, key);
+        number = choice(s, &a, syn);
         to = mac_of(number);
     }
     t = bpf_map_lookup_elem(&tallies, &number);
@@ -353,22 +335,17 @@ int wl_balance(struct xdp_md *context)
     t->bytes += context->data_end - context->data;
     if (a.error)
         return forward(context, to);
-    if (c) {
+    t->opened += opens && (syn || s->protocol != TCP);
+    if (!c) {
+        n.backend = number;
+        c = remember(s, &a, &n, t, opens) ? find(s, n.key) : 0;
+    } else if (opens || moved) {
         /* Only the CPU that chose records it: another may have reassigned the slot, or user space removed the backend. */
-        if (opens || moved)
-            c->backend = (u16)number;
-        if (opens)
-            c->closed = 0;
-    } else {
-        c = insert_in(s, first_group(s, key), key, (u16)number, seen_at(&a));
+        c->backend = (u16)number;
+        c->closed = opens ? 0 : c->closed;
     }
-    if (!c)
-        c = insert_in(s, second_group(s, key), key, (u16)number, seen_at(&a));
-    t->opened += opens && (c || syn);
     if (c)
         take(s, &a, c, t, moved);
-    else
-        fault(TABLE_FULL);
     return forward(context, to);
 }
 

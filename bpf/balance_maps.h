@@ -6,29 +6,35 @@
 #include "pirate_modes.h"
 
 #define PORTS 8
-#define GROUP 8            /* connections that share a line of keys */
+#define GROUP 8            /* connections that share a line of keys; also the unconfirmed ones of a set */
 #define TAKEN 1            /* not a key: a slot being filled */
+#define DOWN (1ull << 48)  /* beside a backend's MAC address: it fails its health check */
 #define NO_BACKEND 0xffffu /* in the Maglev table */
 #define SEEN_SHIFT 24      /* times of connections are in units of 2^24 ns: 32 bits last two years */
+#define PACE_SHIFT 3       /* new connections are limited in each 2^3 of these units */
 #define NAME_BYTES 64
 #define ADDRESS_BYTES 48
 
 struct balance_settings {
     u32 abi;    /* version of the layout of all these maps; user space has the same number */
-    u32 active; /* the half of the Maglev table in use */
+    u32 active; /* the Maglev table in use */
     u64 vip_high, vip_low;
-    u64 seed;
+    u64 seed;         /* secret: of the tables of connections */
+    u64 table_seed;   /* of Maglev: balancers side by side have the same */
     u16 ports[PORTS]; /* all are set: fewer are repeated */
     u8 mac[6];        /* the interface's; 0: not ready, everything passes */
     u8 protocol;
     u8 any_port;
     u32 table_size, group_mask;
-    u32 idle, closing; /* in units of connections' times */
+    u32 idle, closing, settled; /* in units of connections' times */
+    u32 opening_mask, most_new; /* most_new: connections per unit of the pace */
+    u32 previous;               /* the Maglev table before weights began to move */
+    u32 changed, kept;          /* since when the active one is in use, and since when the previous one is kept */
     struct wl_pirate pirate;
 };
 
 struct backend {
-    u64 mac;                                       /* six bytes in order, written at once; 0: absent */
+    u64 mac;                                       /* six bytes in order, DOWN or not, written at once; 0: absent */
     char name[NAME_BYTES], address[ADDRESS_BYTES]; /* for the process that takes over */
 };
 
@@ -41,12 +47,15 @@ struct tally {
 };
 
 enum fault {
-    TABLE_FULL, /* packets of connections that did not fit */
+    TABLE_FULL, /* packets of connections that did not fit: all others there are settled */
     UNSERVED,   /* dropped: there is no backend */
     ORPHANED,   /* connections that moved because their backend is gone */
     BUSY,       /* not measured: another CPU had the connection */
     FRAGMENTS,
     MALFORMED,
+    UNKNOWN,    /* packets of connections that are in no table, other than those that open one */
+    LIMITED,    /* packets of connections that wait: too many new ones at once */
+    PUSHED_OUT, /* connections that made room for a new one, because they were silent for longest */
     FAULTS
 };
 
@@ -59,15 +68,29 @@ struct connection {
     u32 seen;
     u16 backend;
     u8 closed, spare;
-    u32 unused;
+    u32 since; /* when it was confirmed */
     struct wl_modes_flow flow;
 };
 
+/* Connections with one packet so far, or only SYNs. A word is the time of the last packet in ns modulo 2^48, with two marks in
+ * its lowest bits, then 16 bits for the backend. */
+struct opening {
+    u64 keys[GROUP], words[GROUP];
+};
+
+enum { BACKEND_BITS = 16, TIME_BITS = 48 };
+#define MARKED (1ull << 16)  /* TCP: it began with a SYN; UDP: its first packet was full */
+#define CLAIMED (1ull << 17) /* a CPU is confirming it */
+
+/* How many connections were confirmed in the current unit of time. */
+struct pace {
+    u32 unit, used;
+};
+
 /* A takeover finds the maps of another version: if you change one of these, change ABI in ebpf/balance_maps.py. */
-_Static_assert(sizeof(struct balance_settings) == 96 && sizeof(struct backend) == 120, "settings or backends: another ABI");
-_Static_assert(sizeof(struct tally) == 64 && FAULTS == 6, "counters: another ABI");
-_Static_assert(sizeof(struct connection) == 160, "connections: another ABI");
-_Static_assert(__builtin_offsetof(struct wl_modes_flow, front.flags) == 30, "flags of flows, which user space reads: another ABI");
+_Static_assert(sizeof(struct balance_settings) == 128 && sizeof(struct backend) == 120, "settings or backends: another ABI");
+_Static_assert(sizeof(struct tally) == 64 && FAULTS == 9, "counters: another ABI");
+_Static_assert(sizeof(struct connection) == 160 && sizeof(struct opening) == 128, "connections: another ABI");
 
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
@@ -77,11 +100,11 @@ struct {
     __type(value, struct balance_settings);
 } settings SEC(".maps");
 
-/* Two halves: user space fills the unused one, then swaps them by one store. */
+/* Three tables: the active, the previous, and one that user space fills before one store makes it active. */
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 2);
+    __uint(max_entries, 3);
     __type(key, u32);
     __type(value, u16);
 } maglev SEC(".maps");
@@ -123,5 +146,20 @@ struct {
     __type(key, u32);
     __type(value, struct connection);
 } connections SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, 1);
+    __type(key, u32);
+    __type(value, struct opening);
+} openings SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, u32);
+    __type(value, struct pace);
+} paces SEC(".maps");
 
 #endif

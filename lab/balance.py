@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,20 @@ import numpy.typing as npt
 
 from lab.clients import LOG, Load, Task, read_log
 from lab.mounts import private_bpffs
-from lab.network import FIRST_SERVER, POINT, SERVICE_ADDRESS, Network
-from lab.processes import Process
+from lab.network import CLIENT, FIRST_SERVER, POINT, SERVICE_ADDRESS, Network, mac_of
+from lab.processes import Process, program
 from lab.servers import Httpd
+from wirelag.ebpf import bpf
+from wirelag.ebpf.bpf import Program
 
 STEERING = "XDP at"  # printed by the command when it handles packets
+# XDP: drop what comes from 198.18.0.0/15, the sources of forge.c.
+DROPS_FORGED = bytes.fromhex(
+    "6112000000000000 6113040000000000 b700000002000000"  # data and its end; pass, unless:
+    "bf24000000000000 0704000022000000 2d34040000000000"  # an IPv4 header is there
+    "69251a0000000000 57050000fffe0000 55050100c6120000"  # and its source begins with 198.18 or 198.19
+    "b700000001000000 9500000000000000"
+)
 EQUAL = {"policy": {"high": 100, "attempts": 1 << 20}}  # no backend is ever slow or silent
 
 
@@ -77,6 +86,12 @@ class Site:
         process.wait_for_line(STEERING)
         return process
 
+    def within(self, name: str) -> Site:
+        """The same site, for another client, whose log is in this folder."""
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        return replace(self, folder=folder)
+
     def slow(self, number: int) -> None:
         """Make its service times five times as long, for all requests from now on."""
         os.kill(self.servers[number].pid, signal.SIGUSR1)
@@ -88,6 +103,28 @@ class Site:
     def ask(self, connections: int, seconds: float, load: Load) -> Process:
         """Start the client."""
         return load.start(self.network, Task(SERVICE_ADDRESS, Httpd.port, connections, seconds, self.seed, self.folder))
+
+    def forge(self, kind: str, rate: float, seconds: float, seed: int) -> Process:
+        """Send forged packets of other clients to the service: `syns`, `acks`, or `pairs` of them.
+
+        They enter at the balancer's port of the switch. `forgotten` ends them there when they have been balanced.
+        """
+        ends = [f"from={mac_of(CLIENT)}", f"to={mac_of(POINT)}", f"address={SERVICE_ADDRESS}", f"port={Httpd.port}"]
+        how = [f"interface=port{POINT}", f"kind={kind}", f"rate={rate}", f"seconds={seconds}", f"seed={seed}"]
+        output = self.folder / f"forged-{kind}-{seed}.txt"
+        return self.network.start("switch", [program("forge"), *ends, *how], output)
+
+    @contextlib.contextmanager
+    def forgotten(self) -> Iterator[None]:
+        """Drop balanced packets of forged sources at the switch, so that what is flooded is the balancer."""
+        program = Program.load("forged", bpf.XDP, DROPS_FORGED, b"GPL\0", 0, b"", 37)
+        with self.network.inside("switch"):
+            link = program.attach_xdp(f"port{POINT}", "native")
+        try:
+            yield
+        finally:
+            link.close()
+            program.close()
 
     def asked(self) -> npt.NDArray[np.void]:
         """All requests that ended, including failed ones."""

@@ -150,7 +150,7 @@ class Network:
             self._connect(host, number)
             for other in hosts.values():
                 if other != number:
-                    self.ip(host, f"neigh replace 10.5.0.{other} lladdr {_mac(other)} dev eth0 nud permanent")
+                    self.ip(host, f"neigh replace 10.5.0.{other} lladdr {mac_of(other)} dev eth0 nud permanent")
         for server in self.servers:
             self.ip(server, f"addr add {SERVICE_ADDRESS}/32 dev lo")
         self.ip("client", f"route add {SERVICE_ADDRESS}/32 via {POINT_ADDRESS}")
@@ -160,13 +160,13 @@ class Network:
     def _connect(self, host: str, number: int) -> None:
         """Create the host's interface, and its connection to the switch."""
         if self.wired and host == "client":
-            self.link("wire", "near", host, "eth0", _mac(number))
+            self.link("wire", "near", host, "eth0", mac_of(number))
             self.link("wire", "far", "switch", f"port{number}")
         else:
-            self.link("switch", f"port{number}", host, "eth0", _mac(number))
+            self.link("switch", f"port{number}", host, "eth0", mac_of(number))
         self.ip("switch", f"link set port{number} master br0")
         # The switch has static entries: it never floods, so no host sees another's packets.
-        self.run("switch", *f"bridge fdb replace {_mac(number)} dev port{number} master static".split())
+        self.run("switch", *f"bridge fdb replace {mac_of(number)} dev port{number} master static".split())
         self.ip(host, f"addr add 10.5.0.{number}/24 dev eth0")
 
 
@@ -198,7 +198,8 @@ def _remove(names: Iterator[str] | Sequence[str]) -> None:
             raise OSError(f"cannot remove namespace {name}: {done.stderr.strip()}")
 
 
-def _mac(number: int) -> str:
+def mac_of(number: int) -> str:
+    """The MAC address of a host, by the last byte of its address."""
     return f"02:05:00:00:00:{number:02x}"
 
 

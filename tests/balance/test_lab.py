@@ -97,8 +97,9 @@ def test_compatible_pins_are_taken_over(place: Site) -> None:
     for changes, says in (
         ({"service": Service("10.5.0.99", (80,))}, "has another service"),
         ({"service": Service(SERVICE_ADDRESS, (81,))}, "has another service"),
-        ({"table_size": 257}, "has 502 maglev, not 514"),
+        ({"table_size": 257}, "has 753 maglev, not 771"),
         ({"connections": 4096}, "has 128 groups, not 512"),
+        ({"secret": "another"}, "has another table.secret"),
         ({"interface": "lo"}, "lo: has no MAC address"),
         ({"interface": "eth9"}, "eth9: there is no such interface"),
         ({"pins": str(place.folder)}, "pins must be in bpffs"),

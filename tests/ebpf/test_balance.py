@@ -5,153 +5,40 @@ import random
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from ipaddress import ip_address
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks.balance import LIMIT, costs
 from tests.support import needs
-from tests.support.captures import random_frame
-from wirelag.ebpf.balance_maps import (
-    BACKEND,
-    CONNECTION,
-    GROUP,
-    SETTINGS,
-    TAKEN,
-    TALLY_WORDS,
-    Balancer,
-    prepare,
-    wanted_settings,
+from tests.support.balancer_program import (
+    ACK,
+    CLIENT,
+    FIN,
+    MS,
+    OWN,
+    PASS,
+    PSH,
+    REDIRECT,
+    ROUTER,
+    RST,
+    SYN,
+    TABLE,
+    VIP,
+    Packet,
+    Run,
+    backends,
+    ip,
+    mac,
 )
-from wirelag.ebpf.dataplane import Dataplane
-from wirelag.ebpf.service import Backend, Counts, Service
+from tests.support.captures import random_frame
+from wirelag.ebpf.balance_maps import BACKEND, CONNECTION, GROUP, OPENING, SETTINGS, TAKEN, TALLY_WORDS
+from wirelag.ebpf.service import Backend
 from wirelag.errors import WirelagError
 
-PASS, DROP, REDIRECT = 2, 1, 4
-OWN, ROUTER = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")
-VIP, CLIENT = "10.1.0.100", "10.2.0.1"
-TABLE, GROUPS, MS = 251, 64, 1_000_000
-FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 MODES_BYTES, KEY_BYTES, WHOLE_BYTES = 144, 8, 168
-
-
-def mac(number: int) -> bytes:
-    return bytes.fromhex("0200000001") + bytes([number])
-
-
-def backends(*names: str) -> list[Backend]:
-    return [Backend(name, f"10.1.0.{ord(name)}", mac(ord(name))) for name in names]
-
-
-@dataclass(frozen=True)
-class Packet:
-    """A client's packet to the service."""
-
-    port: int = 40000
-    flags: int = ACK | PSH
-    payload: int = 10
-    seq: int = 0
-    client: str = CLIENT
-    vip: str = VIP
-    service_port: int = 80
-    protocol: int = 6
-    to: bytes = OWN
-    fragment: int = 0x4000
-
-    def transport(self) -> bytes:
-        if self.protocol == 17:
-            return struct.pack(">HHHH", self.port, self.service_port, 8 + self.payload, 0) + bytes(self.payload)
-        ports = struct.pack(">HHII", self.port, self.service_port, self.seq, 0)
-        return ports + struct.pack(">BBHHH", 0x50, self.flags, 500, 0, 0) + bytes(self.payload)
-
-    def frame(self) -> bytes:
-        return self.to + ROUTER + ip(self.client, self.vip, self.protocol, self.transport(), self.fragment)
-
-
-def ip(source: str, target: str, protocol: int, body: bytes, fragment: int = 0x4000) -> bytes:
-    """The IP packet after its ethertype."""
-    ends = ip_address(source).packed + ip_address(target).packed
-    if len(ends) == 8:
-        return (
-            b"\x08\x00" + struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(body), 7, fragment, 64, protocol, 0) + ends + body
-        )
-    return b"\x86\xdd" + struct.pack(">IHBB", 6 << 28, len(body), protocol, 64) + ends + body
-
-
-class Run:
-    """The program, its maps, and a clock that is set."""
-
-    def __init__(self, service: Service, measures: int = 1, groups: int = GROUPS) -> None:
-        sizes = {"maglev": 2 * TABLE, "backends": 16, "tallies": 16, "groups": groups, "connections": GROUP * groups}
-        self.plane = Dataplane("balance", sizes=sizes, constants={"replayed": 1, "measures": measures})
-        self.program = self.plane.programs["wl_balance"]
-        wanted = wanted_settings(service, TABLE, groups, 10**11, 10**9, 10**8, 4)
-        wanted["seed"] = 7
-        prepare(self.plane.maps, wanted, OWN, new=True)
-        self.balancer = Balancer(self.plane.maps, OWN, "in a test")
-        self._clock = self.plane.variable("replay_ns").view(np.uint64)
-        self.now_ns = 10**12
-
-    @property
-    def now_ns(self) -> int:
-        return int(self._clock[0])
-
-    @now_ns.setter
-    def now_ns(self, value: int) -> None:
-        self._clock[0] = value
-
-    def serve(self, *names: str) -> dict[str, int]:
-        """Set these backends, and a table of equal shares."""
-        slots = self.balancer.set_backends(backends(*names))
-        self.share(*names)
-        return slots
-
-    def share(self, *names: str) -> None:
-        every = {one: self.balancer.set_backends(self.balancer.backends())[one] for one in names}
-        self.balancer.set_table(np.resize(np.array(list(every.values()), np.int32), TABLE))
-
-    def send(self, packet: Packet) -> str:
-        """Send a packet; return its backend, `pass` or `drop`."""
-        frame = packet.frame()
-        ran = self.program.run(frame)
-        if ran.result == REDIRECT:
-            assert ran.frame[12:] == frame[12:], "only addresses are changed"
-            assert ran.frame[6:12] == OWN
-            assert ran.frame[:5] == mac(0)[:5]
-            return chr(ran.frame[5])
-        assert ran.frame == frame, "what is not sent on is not touched"
-        return {PASS: "pass", DROP: "drop"}[ran.result]
-
-    def counts(self) -> dict[str, Counts]:
-        return dict(self.balancer.read(self.now_ns).backends)
-
-    def faults(self) -> Counter[str]:
-        return +Counter(self.balancer.read(self.now_ns).counters)
-
-
-@pytest.fixture
-def make(tool: Callable[[str], str]) -> Iterator[Callable[..., Run]]:
-    tool("clang")
-    made: list[Run] = []
-
-    def run(
-        vip: str = VIP, ports: Sequence[int] = (80, 443), protocol: str = "tcp", measures: int = 1, groups: int = GROUPS
-    ) -> Run:
-        service = Service(vip, tuple(ports), protocol)  # type: ignore[arg-type]
-        try:
-            made.append(Run(service, measures, groups))
-        except WirelagError as error:
-            if "permit" in str(error):
-                pytest.skip(needs.ebpf(error))
-            raise
-        return made[-1]
-
-    yield run
-    for one in made:
-        one.plane.close()
 
 
 @pytest.fixture
@@ -162,7 +49,7 @@ def run(make: Callable[..., Run]) -> Run:
 
 
 def test_only_packets_to_the_service_are_touched(run: Run) -> None:
-    packet = Packet()
+    packet = Packet(flags=SYN, payload=0)
     assert run.send(packet) in "abc"
     others = [
         replace(packet, vip="10.1.0.101"),
@@ -200,13 +87,16 @@ def test_a_connection_stays_when_the_table_changes(run: Run) -> None:
     for names in ("a", "b", "ca"):
         run.share(*names)
         assert {port: run.send(Packet(port)) for port in first} == first
-        assert run.send(Packet(5000 + ord(names[0]), SYN, 0)) in names
+        assert run.connect(5000 + ord(names[0])) in names
     homes = Counter(first.values()) + Counter(run.send(Packet(5000 + ord(name))) for name in "abc")
     assert {name: one.connections for name, one in run.counts().items()} == homes
 
 
 def test_draining_keeps_connections_and_gives_no_new_ones(run: Run) -> None:
     on_a = [port for port in range(1000, 1100) if run.send(Packet(port, SYN, 0)) == "a"]
+    assert (run.counts()["a"].connections, run.counts()["a"].closing) == (0, len(on_a)), "handshakes are waited for"
+    for port in on_a:
+        run.send(Packet(port, ACK, 0))
     run.share("b", "c")
     assert all(run.send(Packet(port, SYN, 0)) in "bc" for port in range(2000, 2100))
     assert run.counts()["a"].connections == len(on_a)
@@ -227,7 +117,7 @@ def test_draining_keeps_connections_and_gives_no_new_ones(run: Run) -> None:
 
 def test_connections_of_a_removed_backend_are_counted_as_lost(run: Run) -> None:
     slots = run.balancer.set_backends(backends("a", "b", "c"))
-    on_a = [port for port in range(1000, 1100) if run.send(Packet(port, SYN, 0)) == "a"]
+    on_a = [port for port in range(1000, 1100) if run.connect(port) == "a"]
     run.share("b", "c")
     after = run.balancer.set_backends(backends("b", "c", *"defghijklmnopq"))
     assert after["d"] not in slots.values(), "the slot that was free for longest"
@@ -264,50 +154,56 @@ def test_a_reused_port_is_a_new_connection(run: Run) -> None:
     assert counts["c"].connections == len(ports)
 
 
-def test_connections_beyond_the_table_follow_maglev_and_are_counted(make: Callable[..., Run]) -> None:
+def test_settled_connections_make_no_room_and_others_are_counted(make: Callable[..., Run]) -> None:
     one = make(groups=1)
     one.serve("a", "b")
-    first = {port: one.send(Packet(port, SYN, 0)) for port in range(1000, 1020)}
-    assert {port: one.send(Packet(port)) for port in first} == first
-    assert one.faults() == {"table_full": 2 * (20 - GROUP)}
+    settled = {port: one.connect(port) for port in range(1000, 1000 + GROUP)}
+    one.now_ns += 5 * 10**9
+    assert {port: one.send(Packet(port)) for port in settled} == settled
+    others = {port: one.connect(port) for port in range(2000, 2012)}
+    assert {port: one.send(Packet(port)) for port in others} == others, "their unconfirmed entries tell"
+    assert one.faults() == {"table_full": 2 * len(others)}
+    one.share("a")
+    assert {port: one.send(Packet(port)) for port in settled} == settled
     one.now_ns += 101 * 10**9  # longer than the timeout
     assert sum(counts.connections for counts in one.counts().values()) == 0
-    for port in range(2000, 2000 + GROUP):
-        one.send(Packet(port, SYN, 0))
-    assert one.faults() == {"table_full": 2 * (20 - GROUP)}
+    full = one.faults()["table_full"]
+    for port in range(3000, 3000 + GROUP):
+        one.connect(port)
+    assert one.faults()["table_full"] == full
     assert sum(counts.connections for counts in one.counts().values()) == GROUP
 
 
-def test_closed_and_half_open_connections_expire_and_open_ones_do_not(
-    make: Callable[..., Run],
-) -> None:
+def test_closed_connections_expire_and_open_ones_do_not(make: Callable[..., Run]) -> None:
     one = make(groups=1)
     one.serve("a", "b")
     for port in range(1000, 1000 + GROUP):
-        one.send(Packet(port, SYN, 0))
-        if port > 1001:
-            one.send(Packet(port))
+        one.connect(port)
+    one.now_ns += 5 * 10**9
+    for port in range(1000, 1000 + GROUP):
+        one.send(Packet(port))
     one.send(Packet(1002, FIN | ACK, 0))
-    one.send(Packet(3000, SYN, 0))
+    one.connect(3000)
     assert one.faults() == {"table_full": 1}
-    one.now_ns += 2 * 10**9  # 1000 and 1001 have only sent a SYN, 1002 is closed
-    assert sum(counts.connections for counts in one.counts().values()) == GROUP - 3
-    for port in range(3001, 3005):
-        one.send(Packet(port, SYN, 0))
-    assert one.faults() == {"table_full": 2}
+    one.now_ns += 2 * 10**9
+    assert sum(counts.connections for counts in one.counts().values()) == GROUP - 1
+    one.connect(3001)
+    assert one.faults() == {"table_full": 1}
+    one.connect(3002)
+    assert one.faults() == {"table_full": 1, "pushed_out": 1}, "3001 is new, and was silent for longest"
 
 
 def test_a_half_full_table_has_room_for_nearly_all(make: Callable[..., Run]) -> None:
     one = make(measures=0, groups=1024)
     one.serve("a", "b")
     for port in range(1024, 1024 + 4 * 1024):
-        one.send(Packet(port, SYN, 0))
-    assert one.faults()["table_full"] < 40
+        one.connect(port)
+    assert one.faults()["pushed_out"] < 40
 
 
 def test_without_any_backend_packets_are_dropped_and_counted(run: Run) -> None:
     run.balancer.set_backends([])
-    assert run.send(Packet()) == "drop"
+    assert run.send(Packet(flags=SYN)) == "drop"
     assert run.faults() == {"unserved": 1}
 
 
@@ -363,7 +259,7 @@ def test_malformed_packets_pass_unchanged(run: Run) -> None:
             assert ran.frame[12:] == frame[12:3000]
     assert run.send(replace(Packet(), fragment=0x2000)) == "pass"
     assert run.send(replace(Packet(), fragment=0x0010)) == "pass"
-    assert set(run.faults()) == {"malformed", "fragments"}
+    assert set(run.faults()) == {"malformed", "fragments", "unknown"}
 
 
 def test_latency_and_requests_follow_the_client_s_packets(run: Run) -> None:
@@ -389,7 +285,7 @@ def test_latency_and_requests_follow_the_client_s_packets(run: Run) -> None:
 
 
 def test_a_moved_connection_keeps_no_epoch(run: Run) -> None:
-    on_a = next(port for port in range(1000, 1100) if run.send(Packet(port, SYN, 0)) == "a")
+    on_a = next(port for port in range(1000, 1100) if run.connect(port) == "a")
     for number in range(18):
         run.now_ns += 5 * MS
         assert run.send(Packet(on_a, seq=1 + 10 * number)) == "a"
@@ -415,13 +311,15 @@ def test_a_table_has_its_size_and_only_known_backends(run: Run) -> None:
 
 def test_both_sides_have_the_same_structures(run: Run) -> None:
     sizes = {
-        name: run.plane.maps[name].value_size for name in ("settings", "backends", "connections", "groups", "tallies")
+        name: run.plane.maps[name].value_size
+        for name in ("settings", "backends", "connections", "groups", "openings", "tallies")
     }
     assert sizes == {
         "settings": SETTINGS.itemsize,
         "backends": BACKEND.itemsize,
         "connections": CONNECTION.itemsize,
         "groups": GROUP * KEY_BYTES,
+        "openings": OPENING.itemsize,
         "tallies": 8 * TALLY_WORDS,
     }
 

@@ -17,7 +17,10 @@ from wirelag.ebpf.service import Backend, Counts, Dataplane, Reading
 from wirelag.errors import WirelagError
 
 NOTHING: Final = Counts()
-FIXED: Final = ("interface", "service", "interval_ns", "table_size", "connections", "idle_ns", "pins", "prometheus")
+FIXED: Final = (
+    *("interface", "service", "interval_ns", "table_size", "connections", "idle_ns", "most_new", "secret"),
+    *("pins", "prometheus"),
+)
 
 
 @dataclass(frozen=True, slots=True)

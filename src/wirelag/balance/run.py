@@ -57,6 +57,8 @@ def _open(config: Config) -> Dataplane:
         most_backends=MOST_BACKENDS,
         idle_ns=config.idle_ns,
         pins=config.pins,
+        most_new=config.most_new,
+        secret=config.secret,
     )
 
 

@@ -96,6 +96,9 @@ SCHEMA: Final = Schema(
         Key("table.size", Kind("prime, 101 to 2^24", _prime), SIZE, "entries; at least 100 for each backend"),
         Key("table.connections", whole(1024, 1 << 26), 1 << 17, "connections to remember"),
         Key("table.idle", duration("1s", "1d"), "5m", "how long a connection may be idle"),
+        Key("table.new", whole(64, 1 << 26), None, "new connections per second to remember",
+            otherwise="an eighth of `table.connections`"),
+        Key("table.secret", TEXT, None, "makes it hard to aim at one backend; the same in balancers side by side"),
     ),
     {
         "backends": (MOST_BACKENDS, (
@@ -135,6 +138,8 @@ class Config:
     table_size: int
     connections: int
     idle_ns: int
+    most_new: int | None  # None: an eighth of the connections
+    secret: str
     pins: str | None  # None: nothing is pinned
     prometheus: str | None
 
@@ -162,6 +167,8 @@ class Config:
             settings["table.size"],
             settings["table.connections"],
             settings["table.idle"],
+            settings["table.new"],
+            settings["table.secret"] or "",
             f"{PINS}/{Path(path).stem}" if pins is True else pins or None,
             settings["prometheus"],
         )

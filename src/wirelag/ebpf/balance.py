@@ -19,7 +19,18 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.ebpf import bpf
-from wirelag.ebpf.balance_maps import ABI, GROUP, MAPS, NO_BACKEND, SETTINGS, Balancer, prepare, wanted_settings
+from wirelag.ebpf.balance_maps import (
+    ABI,
+    GROUP,
+    MAPS,
+    NO_BACKEND,
+    SETTINGS,
+    TABLES,
+    UNCONFIRMED,
+    Balancer,
+    prepare,
+    wanted_settings,
+)
 from wirelag.ebpf.bpf import Link, Map
 from wirelag.ebpf.dataplane import Dataplane, shapes
 from wirelag.ebpf.service import Service
@@ -38,8 +49,12 @@ def open_balancer(
     closing_ns: int = 5_000_000_000,
     epoch_ns: int = 500_000_000,
     fewest: int = 4,
+    most_new: int | None = None,
+    secret: str = "",
 ) -> Balancer:
     """Load and pin it, or take over what is pinned there. `connections`: slots, rounded up to a power of two.
+
+    `most_new`: connections per second that are remembered; `secret`: the same for balancers side by side.
 
     Without `pins` it is new, and ends when it is closed or its process ends in any way.
     """
@@ -47,11 +62,12 @@ def open_balancer(
         raise WirelagError(f"{most_backends} backends are too many: the limit is {NO_BACKEND - 1}")
     groups = 1 << max(0, (connections - 1).bit_length() - 3)
     sizes = {
-        "maglev": 2 * table_size,
+        "maglev": TABLES * table_size,
         "backends": most_backends,
         "tallies": most_backends,
         "groups": groups,
         "connections": GROUP * groups,
+        "openings": UNCONFIRMED * groups,
     }
     folder = Path(pins) if pins else None
     with contextlib.ExitStack() as held:
@@ -59,7 +75,7 @@ def open_balancer(
             held.callback(os.close, _lock(folder))
             held.callback(_remove_empty, folder)
         index, mac = _interface(interface)
-        wanted = wanted_settings(service, table_size, groups, idle_ns, closing_ns, epoch_ns, fewest)
+        wanted = wanted_settings(service, table_size, groups, idle_ns, closing_ns, epoch_ns, fewest, most_new, secret)
         old, link = _pinned(folder, sizes, wanted, index) if folder else ({}, None)
         for one in old.values():
             held.callback(one.close)
@@ -229,6 +245,8 @@ def _misfit(maps: dict[str, Map], sizes: dict[str, int], wanted: npt.NDArray[np.
             return f"has {maps[name].entries} {name}, not {size}"
     if any((found[name] != wanted[name]).any() for name in ("vip_high", "vip_low", "ports", "protocol", "any_port")):
         return "has another service"
+    if found["table_seed"][0] != wanted["table_seed"][0]:
+        return "has another table.secret"
     return ""
 
 

@@ -1,11 +1,12 @@
 """The maps that the balancer's program (bpf/balance.bpf.c) and user space share: writing and reading.
 
-Law: neither side ever waits for the other. The Maglev table has two halves: the unused one is filled, then one word
-switches to it. A backend's MAC address is one word, too.
+Law: neither side ever waits for the other. There are three Maglev tables: the unused one is filled, then one word
+switches to it; the third is that of before weights began to move. A backend's MAC address is one word, too.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import os
 import time
@@ -20,38 +21,50 @@ from wirelag.ebpf.bpf import Map
 from wirelag.ebpf.service import Backend, Counts, Reading, Service, Table
 from wirelag.errors import WirelagError
 
-ABI: Final = 3  # version of everything pinned; another one is not taken over
+ABI: Final = 4  # version of everything pinned; another one is not taken over
 NO_BACKEND: Final = 0xFFFF
 GROUP: Final = 8
 TAKEN: Final = 1  # a slot of the connection table that is being filled
 SEEN_SHIFT: Final = 24
+PACE_SHIFT: Final = 3  # new connections are limited in each 2^3 of these units
+DOWN: Final = 1 << 48  # beside a backend's MAC address
+UNCONFIRMED: Final = 4  # places for unconfirmed connections, for each of a confirmed one
+TABLES: Final = 3
+STABLE_NS: Final = 10_000_000_000  # a Maglev table in use for this long is what connections were opened with
+SETTLED_NS: Final = 4_000_000_000  # a connection heard for this long makes room for no other
 LONGEST: Final = (1 << 31) - 1  # limit in these units: times of connections are compared modulo 2^32
 MOST_PORTS: Final = 8
 NAME_BYTES: Final = 64
 ADDRESS_BYTES: Final = 48
 PROTOCOLS: Final = {"tcp": 6, "udp": 17}
-MAPS: Final = ("settings", "maglev", "backends", "tallies", "faults", "groups", "connections")
-MAPPED: Final = ("settings", "maglev", "backends", "groups", "connections")
-FAULTS: Final = ("table_full", "unserved", "orphaned", "busy", "fragments", "malformed")
-
-FLOW_FLAGS, WAITS = 30, 1  # in a connection's `modes` record: the flags' byte, and the bit for nothing after the SYN
+MAPS: Final = ("settings", "maglev", "backends", "tallies", "faults", "groups", "connections", "openings", "paces")
+MAPPED: Final = ("settings", "maglev", "backends", "groups", "connections", "openings")
+FAULTS: Final = (
+    *("table_full", "unserved", "orphaned", "busy", "fragments", "malformed"),
+    *("unknown", "limited", "pushed_out"),
+)
 
 # The program's own structures.
 SETTINGS: Final = np.dtype(
     [
         *(("abi", "<u4"), ("active", "<u4"), ("vip_high", "<u8"), ("vip_low", "<u8"), ("seed", "<u8")),
+        ("table_seed", "<u8"),
         *(("ports", "<u2", MOST_PORTS), ("mac", "u1", 6), ("protocol", "u1"), ("any_port", "u1")),
         *(("table_size", "<u4"), ("group_mask", "<u4"), ("idle", "<u4"), ("closing", "<u4")),
+        *(("settled", "<u4"), ("opening_mask", "<u4"), ("most_new", "<u4")),
+        *(("previous", "<u4"), ("changed", "<u4"), ("kept", "<u4")),
         *(("epoch_ns", "<i8"), ("gap_ns", "<i8"), ("fewest", "<u4"), ("literal", "u1"), ("spare", "u1", 3)),
     ]
 )
 BACKEND: Final = np.dtype([("mac", "<u8"), ("name", f"S{NAME_BYTES}"), ("address", f"S{ADDRESS_BYTES}")])
 CONNECTION: Final = np.dtype(
     [
-        *(("busy", "<u4"), ("seen", "<u4"), ("backend", "<u2"), ("closed", "u1"), ("spare", "u1"), ("unused", "<u4")),
+        *(("busy", "<u4"), ("seen", "<u4"), ("backend", "<u2"), ("closed", "u1"), ("spare", "u1"), ("since", "<u4")),
         ("flow", "u1", 144),
     ]
 )
+OPENING: Final = np.dtype([("keys", "<u8", GROUP), ("words", "<u8", GROUP)])
+MARKED: Final = 1 << 16  # in a word: it began with a SYN
 # packets, bytes, opened, requests, repeated, sum_ns, count, abstained
 TALLY_WORDS: Final = 8
 
@@ -75,6 +88,7 @@ class Balancer:
         self._backends = maps["backends"].memory().view(BACKEND)
         self._keys = maps["groups"].memory().view("<u8")
         self._connections = maps["connections"].memory().view(CONNECTION)
+        self._openings = maps["openings"].memory().view(OPENING)
         self._maglev = maps["maglev"].memory().view("<u2")[::4]
         self._before = {number: self._tally(number) for number in self._slots().values()}
         self._free = [number for number in range(len(self._backends)) if number not in self._before]
@@ -85,13 +99,18 @@ class Balancer:
         """The known backends; after a takeover, those from before."""
         known = self._backends[list(self._slots().values())]
         return tuple(
-            Backend(one["name"].decode(), one["address"].decode(), int(one["mac"]).to_bytes(8, "little")[:6])
+            Backend(
+                one["name"].decode(),
+                one["address"].decode(),
+                int(one["mac"]).to_bytes(8, "little")[:6],
+                bool(int(one["mac"]) & DOWN),
+            )
             for one in known
         )
 
     def table(self) -> Table | None:
         """The table in use; None if there is none yet."""
-        half = self._half(int(self._settings["active"][0]))
+        half = self._entries(int(self._settings["active"][0]))
         return None if half[0] == NO_BACKEND else half.astype(np.int32)
 
     def set_backends(self, backends: Sequence[Backend]) -> dict[str, int]:
@@ -111,22 +130,32 @@ class Balancer:
                 self._before[number] = self._tally(number)
                 self._backends["name"][number] = one.name.encode()
             self._backends["address"][slots[one.name]] = one.address.encode()
-            self._backends["mac"][slots[one.name]] = int.from_bytes(one.mac, "little")
+            mac = int.from_bytes(one.mac, "little") | (DOWN if one.down else 0)
+            self._backends["mac"][slots[one.name]] = mac
         return {one.name: slots[one.name] for one in backends}
 
-    def set_table(self, table: Table) -> None:
-        """Set, atomically, where new connections go."""
+    def set_table(self, table: Table, now_ns: int | None = None) -> None:
+        """Set, atomically, where new connections go. `now_ns`: on the clock of packets."""
         known = self._backends["mac"] != 0
         if len(table) != self._settings["table_size"][0] or not known[np.unique(table)].all():
             raise ValueError("a table must have the configured size and only slots of backends")
-        other = 1 - int(self._settings["active"][0])
-        self._half(other)[:] = table
-        self._settings["active"] = other
+        here = self._settings
+        now = _units(ktime.now_ns() if now_ns is None else now_ns)
+        active, previous = int(here["active"][0]), int(here["previous"][0])
+        first = not here["mac"].any()  # before it there is nothing
+        # While weights move from step to step, the table of before they began is kept, but not for ever.
+        stable = _since(now, here["changed"][0]) >= STABLE_NS >> SEEN_SHIFT
+        if first or stable or _since(now, here["kept"][0]) > here["idle"][0]:
+            here["previous"], here["kept"], previous = active, now, active
+        unused = active if first else next(i for i in range(TABLES) if i not in (active, previous))
+        self._entries(unused)[:] = table
+        here["changed"] = now
+        here["active"] = unused
         # From here on packets are handled; before the first table all of them pass.
-        self._settings["mac"][0] = self._mac
+        here["mac"][0] = self._mac
 
-    def _half(self, which: int) -> npt.NDArray[np.uint16]:
-        size = len(self._maglev) // 2
+    def _entries(self, which: int) -> npt.NDArray[np.uint16]:
+        size = len(self._maglev) // TABLES
         return self._maglev[which * size : (which + 1) * size]
 
     def _slots(self) -> dict[str, int]:
@@ -138,6 +167,11 @@ class Balancer:
         self._backends["name"][number] = b""
         of_it = self._connections["backend"] == number
         self._connections["backend"][of_it] = NO_BACKEND
+        slots = self._openings["words"].view("<u2")[:, ::4]
+        slots[slots == number] = NO_BACKEND
+        for which in set(range(TABLES)) - {int(self._settings["active"][0])}:
+            entries = self._entries(which)
+            entries[entries == number] = NO_BACKEND
         del self._before[number]
         self._free.append(number)
 
@@ -177,21 +211,27 @@ class Balancer:
         return {name: int(np.frombuffer(value, np.uint64).sum()) for name, value in zip(FAULTS, values, strict=True)}
 
     def _connections_of(self, now_ns: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        """Connections of each backend that are not over (as the program sees it): open and closing ones.
+        """Connections of each backend that are not over (as the program sees it): open ones; opening or closing ones.
 
         Fields are read in place: the whole table would be a copy of 100 MB.
         """
         every = self._connections
-        now = np.uint32((now_ns >> SEEN_SHIFT) & 0xFFFFFFFF)
+        now = _units(now_ns)
         # A packet may have come since: its time is later than ours, and modulo 2^32 that looks like an age of many
         # days.
         age = (now - every["seen"]).astype(np.int32)
         closed = every["closed"] != 0
-        soon = closed | (every["flow"][:, FLOW_FLAGS] & WAITS != 0)
-        limit = np.where(soon, self._settings["closing"], self._settings["idle"]).astype(np.int32)
+        limit = np.where(closed, self._settings["closing"], self._settings["idle"]).astype(np.int32)
         held = (self._keys > TAKEN) & (age <= limit)
         count = [np.bincount(every["backend"][held & which], minlength=NO_BACKEND + 1) for which in (~closed, closed)]
-        return count[0], count[1]
+        return count[0], count[1] + self._opening(now_ns)
+
+    def _opening(self, now_ns: int) -> npt.NDArray[np.intp]:
+        """Connections of each backend whose SYN came lately, and nothing else yet."""
+        words = self._openings["words"][(self._openings["keys"] > TAKEN) & (self._openings["words"] & MARKED != 0)]
+        age_ns = (np.uint64(now_ns << 16 & (1 << 64) - 1) - (words & ~np.uint64(0x3FFFF))).astype(np.int64) >> 16
+        late = words[age_ns >> SEEN_SHIFT <= int(self._settings["closing"][0])]
+        return np.bincount((late & 0xFFFF).astype(np.intp), minlength=NO_BACKEND + 1)
 
     def close(self, leave: bool) -> None:
         """End; with `leave`, traffic keeps flowing through the balancer, else all of it passes again."""
@@ -199,9 +239,17 @@ class Balancer:
 
 
 def wanted_settings(
-    service: Service, table_size: int, groups: int, idle_ns: int, closing_ns: int, epoch_ns: int, fewest: int
+    service: Service,
+    table_size: int,
+    groups: int,
+    idle_ns: int,
+    closing_ns: int,
+    epoch_ns: int,
+    fewest: int,
+    most_new: int | None = None,
+    secret: str = "",
 ) -> npt.NDArray[np.void]:
-    """Settings of a new program; `groups` is a power of two."""
+    """Settings of a new program; `groups` is a power of two, `most_new` per second."""
     if len(service.ports) > MOST_PORTS:
         raise WirelagError(f"{len(service.ports)} ports: at most {MOST_PORTS} can be served; name none to serve all")
     address = ipaddress.ip_address(service.address)
@@ -214,6 +262,10 @@ def wanted_settings(
     s["table_size"], s["group_mask"] = table_size, groups - 1
     s["idle"], s["closing"] = (min(max(1, ns >> SEEN_SHIFT), LONGEST) for ns in (idle_ns, closing_ns))
     s["epoch_ns"], s["fewest"] = epoch_ns, fewest
+    s["table_seed"] = int.from_bytes(hashlib.blake2b(secret.encode(), digest_size=8).digest(), "little")
+    s["settled"], s["opening_mask"] = SETTLED_NS >> SEEN_SHIFT, UNCONFIRMED * groups - 1
+    per_second = GROUP * groups // 8 if most_new is None else most_new
+    s["most_new"] = max(1, (per_second << SEEN_SHIFT + PACE_SHIFT) // 10**9)
     return s
 
 
@@ -225,7 +277,16 @@ def prepare(maps: Mapping[str, Map], wanted: npt.NDArray[np.void], mac: bytes, n
     if new:
         maps["maglev"].memory().view("<u2")[::4] = NO_BACKEND
         here[0] = wanted[0]
-    for name in ("idle", "closing", "epoch_ns", "fewest"):
+    for name in ("idle", "closing", "epoch_ns", "fewest", "most_new"):
         here[name] = wanted[name]
     if here["mac"].any():  # the interface may have a new one
         here["mac"][0] = np.frombuffer(mac, np.uint8)
+
+
+def _units(now_ns: int) -> np.uint32:
+    """A time as connections have it."""
+    return np.uint32((now_ns >> SEEN_SHIFT) & 0xFFFFFFFF)
+
+
+def _since(now: np.uint32, then: np.uint32) -> int:
+    return (int(now) - int(then)) & 0xFFFFFFFF

@@ -31,6 +31,7 @@ class Backend:
     name: str
     address: str  # its own address, not the service's
     mac: bytes
+    down: bool = False  # it fails its health check
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Counts:
     packets: int = 0
     bytes: int = 0
     repeated: int = 0  # requests and SYNs that clients repeated
-    closing: int = 0  # not open: clients have sent everything, and may still get responses
+    closing: int = 0  # not open, but responses may come: clients have sent everything, or only a SYN
 
     def __add__(self, later: Counts) -> Counts:
         """The sum of two successive intervals."""

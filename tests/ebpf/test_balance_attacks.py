@@ -1,0 +1,195 @@
+"""The balancer's tables under attack: forged packets cost no confirmed connection its place, and none moves."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_address
+
+import numpy as np
+import pytest
+
+from tests.oracles.connection_table import Twin
+from tests.support.balancer_program import ACK, FIN, GROUPS, MS, PSH, SYN, TABLE, Packet, Run, backends
+from tests.support.effort import scaled
+from wirelag.ebpf.balance_maps import GROUP
+
+S = 10**9
+
+
+def forged(rng: random.Random, flags: int) -> Packet:
+    return Packet(rng.randrange(1024, 65536), flags, 0, client=str(ip_address(rng.randrange(1 << 24, 1 << 31))))
+
+
+def pours(run: Run, rng: random.Random, packets: int, *flags: int) -> None:
+    """Send forged packets, 5 us apart; with several flags, as many packets from each address."""
+    for _ in range(packets // len(flags)):
+        one = forged(rng, 0)
+        for each in flags:
+            run.now_ns += 5000
+            run.program.run(replace(one, flags=each).frame())
+
+
+@pytest.mark.parametrize("flags", [(ACK,), (SYN,), (SYN, ACK), (ACK, ACK | PSH)], ids=str)
+def test_a_flood_moves_no_established_connection(make: Callable[..., Run], flags: tuple[int, ...]) -> None:
+    """Eight times as many forged packets as there are places; weights move between them."""
+    run, rng = make(), random.Random(3)
+    run.serve("a", "b", "c")
+    homes = {port: run.connect(port) for port in range(1000, 1200)}
+    run.now_ns += 5 * S  # settled
+    assert {port: run.send(Packet(port)) for port in homes} == homes
+    for names in ("a", "bc", "cab"):
+        pours(run, rng, scaled(12 * GROUP * GROUPS, 4 * GROUP * GROUPS), *flags)
+        run.share(*names)
+        assert {port: run.send(Packet(port)) for port in homes} == homes
+    assert run.faults()["orphaned"] == 0
+
+
+def test_new_connections_survive_a_flood_until_they_are_settled(make: Callable[..., Run]) -> None:
+    """They open, are confirmed and talk between forged pairs, at the limit of new ones; weights move meanwhile."""
+    run, rng = make(), random.Random(4)
+    run.settings["most_new"] = 8  # per 134 ms: an eighth of the table in a second
+    run.serve("a", "b", "c")
+    homes: dict[int, str] = {}
+    moved = Counter[str]()
+    for turn in range(scaled(60, 24)):
+        homes[2000 + turn] = run.send(Packet(2000 + turn, SYN, 0))
+        for port, home in homes.items():
+            moved["stays" if run.send(Packet(port)) == home else "moves"] += 1
+        run.share(*("ab", "bc", "cab", "ba")[turn % 4])
+        for _ in range(20):  # 200 forged packets in 200 ms
+            pours(run, rng, 10, SYN, ACK)
+            run.now_ns += 10 * MS
+    assert moved["moves"] == 0, moved
+    assert run.faults()["limited"] > 100, "the flood was beyond the limit"
+
+
+def test_unconfirmed_entries_are_pushed_out_by_newer_ones_only(make: Callable[..., Run]) -> None:
+    """And without an entry a packet is sent where the connection was before weights began to move."""
+    run, rng = make(), random.Random(5)
+    run.serve("a", "b", "c")
+    run.now_ns += 20 * S  # in use for long
+    homes = {port: run.send(Packet(port, SYN, 0)) for port in range(1000, 1100)}
+    pours(run, rng, 12 * 4 * GROUP * GROUPS, SYN)  # twelve times the room for unconfirmed ones
+    for names in ("ab", "a", "ca"):
+        run.now_ns += S // 2
+        run.share(*names)
+    away = {port for port in homes if run.send(Packet(port, SYN, 0)) != homes[port]}
+    run.now_ns += 10 * S
+    assert len(away) > 20, "a SYN follows the new weights"
+    clean = make()
+    clean.serve("a", "b", "c")
+    clean.now_ns += 20 * S
+    for names in ("ab", "a", "ca"):
+        clean.share(*names)
+    assert {port: clean.send(Packet(port)) for port in homes} == homes
+    assert clean.faults() == {"unknown": len(homes)}
+    late = make()
+    late.serve("a", "b", "c")
+    late.now_ns += 20 * S
+    late.share("c")
+    late.now_ns += 101 * S  # longer than a connection may be idle
+    assert {late.send(Packet(port)) for port in homes} == {"c"}
+
+
+def test_a_backend_that_is_gone_or_down_is_not_gone_back_to(make: Callable[..., Run]) -> None:
+    run = make()
+    run.serve("a", "b", "c")
+    run.now_ns += 20 * S
+    silent = {port: run.send(Packet(port, SYN, 0)) for port in range(1000, 1060)}
+    run.share("b", "c")
+    down = [replace(one, down=one.name == "a") for one in backends("a", "b", "c")]
+    run.balancer.set_backends(down)
+    assert run.balancer.backends() == tuple(down)
+    for port, home in silent.items():
+        again = run.send(Packet(port, SYN, 0))
+        assert (again in "bc") if home == "a" else (again == home), "a SYN without an answer tries another server"
+    assert {run.send(Packet(port)) for port in range(3000, 3060)} == {"b", "c"}
+    run.balancer.set_backends(backends("b", "c"))
+    assert {run.send(Packet(port)) for port in range(4000, 4060)} == {"b", "c"}
+
+
+def test_established_connections_stay_with_a_backend_that_is_down(make: Callable[..., Run]) -> None:
+    run = make()
+    run.serve("a", "b")
+    homes = {port: run.connect(port) for port in range(1000, 1060)}
+    run.balancer.set_backends([replace(one, down=one.name == "a") for one in backends("a", "b")])
+    run.share("b")
+    assert {port: run.send(Packet(port)) for port in homes} == homes
+
+
+def test_two_balancers_give_the_same_answer_without_shared_state(make: Callable[..., Run]) -> None:
+    """Other seeds, other slots, another history: the same weights are enough; for old connections, for some time."""
+    one, other = make(), make()
+    other.settings["seed"] = 8
+    one.serve("a", "b", "c", "d")
+    other.serve("d", "x", "c")
+    other.balancer.set_backends(backends("d", "c", "b", "a"))
+    weights = {"a": 0.5, "b": 0.2, "c": 0.2, "d": 0.1}
+    for each in (one, other):
+        each.weigh(weights)
+    ports = range(1000, 1400)
+    homes = {port: one.connect(port) for port in ports}
+    assert {port: other.send(Packet(port, SYN, 0)) for port in ports} == homes
+    ports = range(2000, 2400)
+    homes = {port: one.connect(port) for port in ports}
+    other.now_ns += 20 * S
+    other.weigh({"a": 0.1, "b": 0.2, "c": 0.2, "d": 0.5})
+    assert {port: other.send(Packet(port)) for port in ports} == homes, "what a router sends another way stays"
+    stranger = make(secret="another")
+    stranger.serve("a", "b", "c", "d")
+    stranger.weigh(weights)
+    assert {port: stranger.connect(port) for port in ports} != homes
+
+
+def test_the_limit_of_new_connections(make: Callable[..., Run]) -> None:
+    run = make()
+    run.settings["most_new"] = 5
+    run.serve("a", "b")
+    run.now_ns = 1000 << 27  # the beginning of a unit of the limit
+    homes = {port: run.connect(port) for port in range(1000, 1020)}
+    assert run.faults() == {"limited": 15}
+    assert sum(one.connections for one in run.counts().values()) == 5
+    run.now_ns += 1 << 27
+    assert {port: run.send(Packet(port)) for port in homes} == homes
+    assert sum(one.connections for one in run.counts().values()) == 10
+
+
+def test_the_twin_answers_the_same(make: Callable[..., Run]) -> None:
+    """Random packets of few clients, tables that move, backends that go down: every answer and every counter."""
+    for seed in range(scaled(12, 2)):
+        rng = random.Random(seed)
+        groups = rng.choice((1, 2, 8))
+        run = make(groups=groups)
+        run.settings["idle"], run.settings["closing"], run.settings["most_new"] = 600, 60, rng.choice((3, 1000))
+        slots = run.serve("a", "b", "c", "d")
+        names = {slot: name for name, slot in slots.items()}
+        table = run.balancer.table()
+        assert table is not None
+        first = run.settings
+        twin = Twin(
+            groups, 600, 60, int(first["most_new"][0]), int(first["seed"][0]), int(first["table_seed"][0]),
+            table.tolist(), table.tolist(), run.now_ns >> 24,
+        )  # fmt: skip
+        stable_since = kept = run.now_ns
+        for _ in range(scaled(12000, 1500)):
+            run.now_ns += int(rng.expovariate(1) * rng.choice((1, 20, 400)) * MS)
+            if rng.random() < 0.02:
+                weighted = rng.choices(sorted(slots.values()), k=TABLE)
+                units = (run.now_ns >> 24) - (stable_since >> 24)
+                if units >= 10 * S >> 24 or (run.now_ns >> 24) - (kept >> 24) > 600:
+                    twin.previous, kept = twin.active, run.now_ns
+                twin.active, twin.changed, stable_since = weighted, run.now_ns >> 24, run.now_ns
+                run.balancer.set_table(np.array(weighted, np.int32), run.now_ns)
+            if rng.random() < 0.01:
+                twin.down = {slots[name] for name in "abcd" if rng.random() < 0.3}
+                listed = [replace(one, down=slots[one.name] in twin.down) for one in backends("a", "b", "c", "d")]
+                run.balancer.set_backends(listed)
+            flags = rng.choice((SYN, ACK, ACK | PSH, ACK | PSH, ACK | FIN))
+            port = 1000 + int(rng.expovariate(1 / (4 * groups * GROUP)))
+            packet = Packet(port, flags, 0)
+            client = int(ip_address(packet.client))
+            wanted = twin.packet(client, port, 80, flags == SYN, bool(flags & FIN), run.now_ns)
+            assert run.send(packet) == names[wanted]
+        assert run.faults() == twin.faults
+        assert set(twin.faults) >= {"unknown"}
