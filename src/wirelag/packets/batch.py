@@ -117,7 +117,7 @@ class PacketBatch:
     """Columns of equal length, one row per packet, in the order of the capture."""
 
     __slots__ = (
-        "_chosen", "_memory", "_rows", "_whole", "ack", "blocks",
+        "_changed", "_chosen", "_memory", "_rows", "_whole", "ack", "blocks",
         "captured_length", "dst", "dst_port", "flags", "flow_key", "ip_id", "kind", "message",
         "number", "offset", "packet_id", "payload_length", "payload_offset", "protocol", "seq", "source", "src",
         "src_port", "time_ns", "traffic_class", "transaction", "tsecr", "tsval", "window", "wire_length",
@@ -154,12 +154,14 @@ class PacketBatch:
     _rows: int
     _whole: PacketBatch | None  # of a batch that is part of another
     _chosen: slice | Array
+    _changed: bool  # has a column that the whole does not have
 
     def __init__(self, columns: dict[str, Array], blocks: tuple[Block, ...] = ()) -> None:
         for name, column in columns.items():
             setattr(self, name, column)
         self.blocks = blocks
         self._memory = self._whole = None
+        self._changed = False
 
     @classmethod
     def in_memory(cls, memory: npt.NDArray[np.uint8], rows: int, blocks: tuple[Block, ...] = ()) -> PacketBatch:
@@ -197,14 +199,20 @@ class PacketBatch:
 
     def __getitem__(self, rows: slice | Array) -> PacketBatch:
         """Select rows: a slice is a view; a mask or an array of row numbers is a copy."""
-        if isinstance(rows, slice):
+        if isinstance(rows, slice) and rows.step is None:
             return self.choose(rows)
         return PacketBatch({name: getattr(self, name)[rows] for name in self._columns()}, self.blocks)
 
     def choose(self, rows: slice | Array) -> PacketBatch:
         """Select rows, each column when it is first used; until the result is dropped, all of this batch is kept."""
         batch = PacketBatch({}, self.blocks)
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(len(self))
+            rows = slice(start, max(start, stop))
         batch._whole, batch._chosen = self, rows
+        if self._whole is not None and not self._changed and isinstance(rows, slice):
+            # A part of a part is a part of the whole: a batch that is cut into a thousand is not a thousand deep.
+            batch._whole, batch._chosen = self._whole, _part(self._chosen, rows)
         return batch
 
     def _columns(self) -> list[str]:
@@ -239,8 +247,9 @@ class PacketBatch:
 
     def at_times(self, times_ns: npt.NDArray[np.int64]) -> PacketBatch:
         """The same packets with other times."""
-        columns = {name: getattr(self, name) for name in self._columns()}
-        return PacketBatch(columns | {"time_ns": times_ns}, self.blocks)
+        batch = self.choose(slice(None))
+        batch.time_ns, batch._changed = times_ns, True
+        return batch
 
     def has(self, flag: Flag) -> npt.NDArray[np.bool_]:
         """Rows with this flag."""
@@ -284,6 +293,13 @@ def to_address(high: int, low: int) -> Address:
     if high == 0 and low >> 32 == 0xFFFF:
         return ipaddress.IPv4Address(low & 0xFFFFFFFF)
     return ipaddress.IPv6Address(high << 64 | low)
+
+
+def _part(chosen: slice | Array, rows: slice) -> slice | Array:
+    """The rows of a part, by their places in the whole."""
+    if isinstance(chosen, slice):
+        return slice(chosen.start + rows.start, chosen.start + rows.stop)
+    return chosen[rows]
 
 
 def _address_texts(column: npt.NDArray[np.uint64]) -> Array:

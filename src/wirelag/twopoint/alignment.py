@@ -86,8 +86,7 @@ class Alignment:
             left_out.outside += onward - kept
             packets = packets.choose(np.flatnonzero(rows))
         if point == "downstream" and self.clock.corrects:
-            packets = packets[:]  # a new batch with views of the same columns
-            packets.time_ns = self.clock.correct(packets.time_ns)
+            packets = packets.at_times(self.clock.correct(packets.time_ns))
         return packets
 
     def agrees(self, other: Alignment) -> bool:
