@@ -17,6 +17,8 @@ CASES = (
     (("flows", "hidden/nDPI/vxlan.pcap"), "127 packets are tunnelled: --tunnels"),
     (("rtt", "hidden/zeek/ssh.client-side-half-duplex.pcap"), "in one direction only: try `wirelag response`"),
     (("rtt", "hidden/zeek/ssh.server-side-half-duplex.pcap.gz"), "from servers to clients only: capture where"),
+    (("rtt", "hidden/nfstream/quic_t51.pcap.gz"), "642 QUIC packets, whose spin bit does not turn"),
+    (("response", "hidden/nfstream/quic_t51.pcap.gz"), "too few requests in each conversation"),  # not: try rtt
     (("rtt", "malformed/tcpdump/arp-oobr.pcap"), "2,282 packets are not IP"),
     (("response", "malformed/tcpdump/arp-oobr.pcap"), "2,282 packets are not IP"),
     (("response", "hidden/spindump/trace_ping_bandwidthperiods1.pcap"), "only ICMP: try `wirelag rtt`"),

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from wirelag.units import many
+
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture
     from wirelag.capture.source import Packets
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 BATCHES: Final = 25  # that are read again: about 200,000 packets
 FEW: Final = 10  # packets that make no capture
 MOST: Final = 0.5  # share of packets that explains an empty result
+_SURE: Final = ("TCP", "DNS", "NTP", "ICMP")  # kinds whose requests and responses always tell a round trip
 ENOUGH_BYTES: Final = "capture at least 128 bytes of each (tcpdump -s 128)"
 
 
@@ -130,6 +133,11 @@ def _by_kind(survey: Survey, command: str) -> str:
         named = " and ".join(f"{n:,} {kind.name}" for kind, n in present.items())
         tell = "try `wirelag response`" if Kind.UDP in present else "their requests cannot be told from responses"
         return f"no TCP, DNS, NTP, ICMP or QUIC, only {named} packets: {tell}"
+    if command == "rtt" and present.get(Kind.QUIC, 0) >= MOST * sum(present.values()):
+        return (
+            f"{many(present[Kind.QUIC], 'QUIC packet')}, whose spin bit does not turn: nothing else of QUIC shows a "
+            "round trip; `wirelag response` may estimate one from requests"
+        )
     if command == "response" and set(present) == {Kind.ICMP}:
         return "only ICMP: try `wirelag rtt`"
     return ""
@@ -137,14 +145,20 @@ def _by_kind(survey: Survey, command: str) -> str:
 
 def _by_direction(survey: Survey, command: str) -> str:
     """Which half of conversations is missing."""
+    from wirelag.packets.batch import Kind
+
     seen = survey.conversations
     both, everything, clients = seen.count(seen.both_ways), seen.count(), seen.count(seen.client_only)
     if command == "rtt" and not both:
         if clients:
-            return f"{everything:,} conversations are seen in one direction only: try `wirelag response`"
-        return f"{everything:,} conversations are seen from servers to clients only: capture where requests pass, too"
-    if command == "response" and both:
-        return f"{both:,} conversations are seen in both directions, with too few requests: try `wirelag rtt`"
+            return f"{_seen(everything)} in one direction only: try `wirelag response`"
+        return f"{_seen(everything)} from servers to clients only: capture where requests pass, too"
+    if command == "response" and both and any(survey.kinds[Kind[name]] for name in _SURE):
+        return f"{_seen(both)} in both directions, with too few requests: try `wirelag rtt`"
     if command == "response":
         return "too few requests in each conversation: capture for longer"
     return ""
+
+
+def _seen(conversations: int) -> str:
+    return f"{many(conversations, 'conversation')} {'is' if conversations == 1 else 'are'} seen"

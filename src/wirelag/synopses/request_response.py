@@ -267,7 +267,7 @@ class Exchanges:
                 "exchanges": len(self.rows),
                 **{name: int(np.count_nonzero(self.rows["flags"] & np.uint64(flag))) for name, flag in FLAGS.items()},
                 "first_byte": _mean(first_ns),
-                "network": _mean(to_server[to_server >= 0]),
+                "network": _mean(np.minimum(to_server, first_ns)[to_server >= 0]),
                 "network_client": _mean(to_client[to_client >= 0]),
                 "server": _mean(np.maximum(first_ns - to_server, 0)[to_server >= 0]),
                 "network_samples": int(np.count_nonzero(to_server >= 0)),  # that both are of, and their mean
