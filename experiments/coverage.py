@@ -46,14 +46,14 @@ class Cell:
     """Intervals of many captures: how many, how many hold the truth, and how many could have been."""
 
     def __init__(self) -> None:
-        self.captures: dict[int, list[int]] = defaultdict(lambda: [0, 0])  # told, right
+        self.captures: dict[int, list[int]] = {}  # told, right
         self.asked = 0
 
     def add(self, capture: int, right: bool | None) -> None:
         """Count a figure; None: it is silent."""
         self.asked += 1
         if right is not None:
-            one = self.captures[capture]
+            one = self.captures.setdefault(capture, [0, 0])
             one[0] += 1
             one[1] += right
 
@@ -61,7 +61,7 @@ class Cell:
         """Add another, whose captures are not these; the same number means the same ones."""
         self.asked += other.asked
         for capture, (told, right) in other.captures.items():
-            one = self.captures[hash((apart, capture))]
+            one = self.captures.setdefault(hash((apart, capture)), [0, 0])
             one[0] += told
             one[1] += right
 

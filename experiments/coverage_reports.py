@@ -16,7 +16,7 @@ import numpy.typing as npt
 from wirelag.packets.batch import PacketBatch
 from wirelag.stats.certainty import Certainty
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.over_time import too_short
+from wirelag.stats.over_time import Alike, within_whole
 from wirelag.synopses.connections import Connections
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.delay_sample import alike_within
@@ -34,10 +34,9 @@ Kinds = dict[str, list[Bounds]]  # "total", "rows", "groups": the intervals of e
 def round_trips(times_ns: Ints, delays_ns: Ints, keys: Ints, group: Ints) -> Kinds:
     """Of `rtt`: responses at these times, in order, each of a connection and a group."""
     whole = _samples(times_ns, delays_ns, keys)
-    alike_ns = whole.spread.of_leg(0).times.alike_ns()
+    alike = whole.spread.of_leg(0).times.alike()
     rows = [
-        {} if too_short(ROW_NS, alike_ns) else _intervals(_samples(times_ns[i], delays_ns[i], keys[i]).distribution(0))
-        for i in _rows(times_ns)
+        _of_row(facts(_samples(times_ns[i], delays_ns[i], keys[i]).distribution(0)), alike) for i in _rows(times_ns)
     ]
     connections, legs = Connections(), np.zeros(len(keys), np.uint8)
     tags = (group + FIRST_TAG).astype(np.uint64)
@@ -64,10 +63,10 @@ def responses(request_ns: Ints, last_ns: Ints, keys: Ints, group: Ints) -> Kinds
     rows = np.zeros(len(keys), EXCHANGE)
     rows["key"], rows["request_ns"], rows["first_ns"], rows["last_ns"] = keys, request_ns, last_ns, last_ns
     whole = Exchanges(rows)
-    over_time, by_group = whole.parted(), whole.parted(group)
+    alike, by_group = whole.alike_over_time(), replace(whole, alike=whole.alike_over_time(group))
     return {
         "total": [_intervals(whole.delays)],
-        "rows": [_intervals(over_time.of(i).delays) for i in _rows(last_ns)],
+        "rows": [_of_row(facts(whole.of(i).delays), alike) for i in _rows(last_ns)],
         "groups": [_intervals(by_group.of(group == one).delays) for one in np.unique(group)],
     }
 
@@ -75,11 +74,8 @@ def responses(request_ns: Ints, last_ns: Ints, keys: Ints, group: Ints) -> Kinds
 def crossings(sent_ns: Ints, delays_ns: Ints, group: Ints) -> Kinds:
     """Of `oneway` with `join`: packets in order of time, each of a group."""
     whole = _crossing(sent_ns, delays_ns)
-    alike_ns = whole.tail.alike_ns()
-    rows = [
-        {} if too_short(ROW_NS, alike_ns) else _crossing(sent_ns[i], delays_ns[i]).report("join").ci95
-        for i in _rows(sent_ns)
-    ]
+    alike = whole.tail.alike_over_time()
+    rows = [_of_row(_crossing(sent_ns[i], delays_ns[i]).report("join").to_json(), alike) for i in _rows(sent_ns)]
     groups = [_crossing(sent_ns[group == one], delays_ns[group == one]) for one in np.unique(group)]
     alike = alike_within([one.tail for one in groups])
     for one in groups:
@@ -101,6 +97,10 @@ def _rows(times_ns: Ints) -> Iterator[slice]:
     edges = np.flatnonzero(np.diff(times_ns // ROW_NS)) + 1
     for begin, end in zip([0, *edges], [*edges, len(times_ns)], strict=True):
         yield slice(int(begin), int(end))
+
+
+def _of_row(figures: Mapping[str, Any], alike: Alike) -> Bounds:
+    return within_whole(figures["ci95"], {"mean": figures["mean"], **figures["quantiles"]}, ROW_NS, alike)[0]
 
 
 def _intervals(delays: Distribution) -> Bounds:

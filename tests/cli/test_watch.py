@@ -87,8 +87,11 @@ def test_replay_equals_rtt(capture: str, memory: tuple[str, ...]) -> None:
     assert len(intervals) == len(expected["intervals"])
     for mine, theirs in zip(intervals, expected["intervals"], strict=True):
         assert {name: mine[name] for name in SAME[:-1]} == {name: theirs[name] for name in SAME[:-1]}
-        # A capture also shows, as a whole, whether delays change too slowly for so short a row.
-        assert theirs["ci95"] in (mine["ci95"], {})
+        # A capture also shows, as a whole, how slowly delays change: a row may be too short for it, or less sure.
+        assert not theirs["ci95"] or theirs["ci95"].keys() == mine["ci95"].keys()
+        for figure, (low, high) in theirs["ci95"].items():
+            assert low <= mine["ci95"][figure][0]
+            assert high >= mine["ci95"][figure][1]
     # The first and the last interval were not watched completely.
     assert [line["start"] for line in intervals[1:]] == [line["start"] for line in expected["intervals"][1:]]
     assert intervals[0]["start"] > expected["intervals"][0]["start"]
@@ -125,6 +128,8 @@ def test_groups_add_up(capture: str, quantity: str) -> None:
     }
     for line in (*intervals, final):
         assert sum(group["samples"] for group in line["groups"]) == line["samples"]
+        # How delays of a group vary is not kept, and independent they are not.
+        assert quantity == "response" or not any(group["ci95"] for group in line["groups"])
     bounded = replayed(capture, quantity, "--interval", "10s", "--by", "flow", "--group-memory", "1MiB")
     each = GROUP_BYTES if quantity == "rtt" else ENTRY_BYTES
     assert max(len(line["groups"]) for line in bounded[:-1]) <= (1 << 18) // each + 1

@@ -1,14 +1,18 @@
 """Intervals of means and quantiles of delays that are correlated in time: coverage, by simulated queues."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from tests.support.effort import scaled
+from wirelag.stats.distribution import wilson
 from wirelag.stats.over_time import (
     FEWEST_DELAYS,
+    Alike,
+    Chance,
     InOrder,
     OverTime,
     bounds,
@@ -18,6 +22,7 @@ from wirelag.stats.over_time import (
     share_bounds,
     too_short,
     welch,
+    within_whole,
 )
 from wirelag.synopses.delay_sample import DelaySample
 
@@ -45,7 +50,7 @@ def mean_interval(found: DelaySample) -> tuple[float, float] | None:
     if error is None or found.why_no_interval() is not None:
         return None
     mean, floor = float(found.delays_ns.mean()), float(found.delays_ns.min())
-    low, high = bounds(mean, error, mean - floor)
+    low, high = bounds(mean, error, mean - floor, found.chance())
     return low / 1e6, high / 1e6
 
 
@@ -103,7 +108,7 @@ def test_a_part_is_doubted_by_the_memory_of_the_whole(memory_s: float, noise: fl
     found_ns: list[float] = []
     for _ in range(25):
         found = drifting(rng, 3_000, memory_s, noise)
-        alike_ns = found.alike_ns()
+        alike_ns = found.alike_over_time().lasts
         assert noise or alike_ns > 1.3e9 * memory_s
         found_ns.append(alike_ns)
         for start_ns in range(0, 30_000_000_000, length_ns):
@@ -162,10 +167,10 @@ def test_levels_that_change_have_right_intervals_or_none(
 
 def test_independent_delays_are_not_alike() -> None:
     rng = np.random.default_rng(8)
-    found = [drifting(rng, 3_000, 1e-9, 0.0).alike_ns() for _ in range(50)]
+    found = [drifting(rng, 3_000, 1e-9, 0.0).alike_over_time().lasts for _ in range(50)]
     assert sum(alike_ns > 0 for alike_ns in found) <= 5  # eight looks at three standard errors
-    assert sample(np.full(1_000, 5.0)).alike_ns() == 0
-    assert DelaySample.empty().alike_ns() == 0
+    assert sample(np.full(1_000, 5.0)).alike_over_time().lasts == 0
+    assert DelaySample.empty().alike_over_time().lasts == 0
 
 
 @pytest.mark.parametrize("count", [100, 10_000])
@@ -227,3 +232,90 @@ def test_shares_and_quantiles_keep_the_interval_of_independent_samples() -> None
     assert shares is not None
     assert shares == pytest.approx((0.4902, 0.5098), abs=0.0005)
     assert half95(math.inf) == pytest.approx(1.96, abs=0.001)
+
+
+def _misses(draw: Callable[[], Floats], truth: float, runs: int, shaped: bool) -> tuple[float, float]:
+    """The shares of intervals that lie below the truth, and above it."""
+    below = above = 0
+    for _ in range(runs):
+        found = sample(draw())
+        error, mean = found.error_of_mean(), float(found.delays_ns.mean())
+        assert error is not None
+        low, high = bounds(mean, error, mean - found.delays_ns.min(), *([found.chance()] if shaped else []))
+        below, above = below + (high < 1e6 * truth), above + (low > 1e6 * truth)
+    return below / runs, above / runs
+
+
+def test_chance_of_skewed_delays_gives_the_interval_its_shape() -> None:
+    """As many intervals lie below the truth as above. As if waits of a queue made all of the error, none lies below."""
+    rng, runs = np.random.default_rng(2), 600
+    shaped = _misses(lambda: 5 + rng.exponential(1.0, 100), 6.0, runs, shaped=True)
+    queue = _misses(lambda: 5 + rng.exponential(1.0, 100), 6.0, runs, shaped=False)
+    slack = 3.5 * math.sqrt(0.025 * 0.975 / runs)
+    assert all(abs(share - 0.02) < slack for share in shaped), shaped
+    assert queue[0] == pytest.approx(0.0, abs=0.004)
+    assert sum(queue) < sum(shaped)
+
+
+def test_the_skewness_moves_an_interval_as_edgeworth_says() -> None:
+    """Of exponential delays: nearly the exact interval, from quantiles of the gamma distribution of their sum."""
+    n, mean = 100, 1.0
+    chance = Chance(0.1, 2.0, n)
+    low, high = bounds(mean, (0.1, math.inf), mean, chance)
+    assert low == pytest.approx(2 * n / 241.06, abs=0.01)  # chi square with 200 degrees: its 97.5% quantile
+    assert high == pytest.approx(2 * n / 162.73, abs=0.01)  # and the 2.5% one
+    assert bounds(mean, (0.1, math.inf), mean, Chance(0.1, 0.0, n)) == pytest.approx((0.804, 1.196), abs=1e-3)
+    symmetric = bounds(mean, (0.3, math.inf), mean, Chance(0.1, 0.0, n))
+    assert symmetric == pytest.approx((1 - 0.588, 1 + 0.588), abs=1e-3)
+    queue = bounds(mean, (0.3, math.inf), mean, Chance(0.0, 2.0, n))
+    assert queue == bounds(mean, (0.3, math.inf), mean)
+    assert queue[1] - mean > 2 * (mean - queue[0])
+
+
+def test_shares_of_independent_delays_have_binomial_intervals() -> None:
+    """Of 1,000 delays, 100 beyond: 2.5% and 97.5% quantiles of the binomial distribution are 82 and 119."""
+    alone = math.sqrt(0.9 * 0.1 / 1000)
+    ends = quantile_shares(0.9, (alone, math.inf), 1000)
+    assert ends == pytest.approx((1 - 0.119, 1 - 0.082), abs=1e-3)
+    alike = quantile_shares(0.9, (1.5 * alone, math.inf), 1000)
+    assert ends is not None
+    assert alike is not None
+    assert (alike[1] - 0.9) / (ends[1] - 0.9) > 1.5
+    assert share_bounds(0.1, (alone, math.inf), 1000) == wilson(0.1, 1000)
+
+
+def test_a_row_is_as_wide_as_the_level_of_the_whole() -> None:
+    """A level that varies by 1 s^2 over 1 s: over 4 s its mean has an error of 0.5 s."""
+    alike, figures = Alike(0.1e9, 1e18 * 1e9), {"mean": 3.0, "0.5": 2.0}
+    own = {"mean": (2.9, 3.2), "0.5": (1.9, 2.1)}
+    wide, why = within_whole(own, figures, 4e9, alike)
+    assert why is None
+    assert wide["mean"][1] - wide["mean"][0] == pytest.approx(2 * 1.96 * 0.5, abs=1e-3)
+    assert (wide["mean"][1] - 3) / (3 - wide["mean"][0]) == pytest.approx(2)
+    assert wide["0.5"] == pytest.approx((2 - 0.6533, 2 + 0.6533), abs=1e-3)
+    assert within_whole(own, figures, 4e9, Alike(0.1e9, 0.0)) == (own, None)
+    none, why = within_whole(own, figures, 0.3e9, alike)
+    assert none == {}
+    assert "change too slowly" in (why or "")
+
+
+def test_rows_of_a_level_under_noise_hold_the_truth() -> None:
+    """Rows of 7.5 s of a level that lasts 1 s, under noise as large: each looks steady, and alone it is too sure."""
+    rng, row_ns = np.random.default_rng(13), 7_500_000_000
+    alone: list[bool] = []
+    within: list[bool] = []
+    for _ in range(60):
+        found = drifting(rng, 300, 1.0, 4.0)
+        alike = found.alike_over_time()
+        for start_ns in range(0, 30_000_000_000, row_ns):
+            mine = (found.sent_ns >= start_ns) & (found.sent_ns < start_ns + row_ns)
+            row = DelaySample(found.sent_ns[mine], found.delays_ns[mine], found.weights[mine])
+            if (ends := mean_interval(row)) is not None:
+                mean = float(row.delays_ns.mean()) / 1e6
+                said, why = within_whole({"mean": (ends[0] / 1e3, ends[1] / 1e3)}, {"mean": mean / 1e3}, row_ns, alike)
+                if why is None:
+                    alone.append(ends[0] <= 20 <= ends[1])
+                    within.append(said["mean"][0] <= 0.02 <= said["mean"][1])
+    assert len(within) > 60
+    assert np.mean(alone) < 0.88
+    assert np.mean(within) > 0.95 - 3.5 * math.sqrt(0.95 * 0.05 / len(within))

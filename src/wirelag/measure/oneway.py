@@ -479,10 +479,11 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     result = OnewayResult(entry("all", "all", measured.whole), by=by, measured=measured)
     result.covering(measured.packets, measured.skipped)
     result.subject, result.warnings, result.intervals = measured.name, measured.warnings, measured.entries
-    alike_ns = measured.whole.tail.alike_ns() if result.intervals else 0.0
-    for row in result.intervals:
-        assert row.report.interval is not None
-        doubt(row, row.report.interval.length_ns, alike_ns)
+    if result.intervals:
+        alike = measured.whole.tail.alike_over_time()._replace(samples=result.report.samples)
+        for row in result.intervals:
+            assert row.report.interval is not None
+            doubt(row, row.report.interval.length_ns, alike)
     result.segments = [entry("segment", part.name, part.whole) for part in segments]
     classes = {measured.keys[tag]: part for tag, part in measured.crossings.items() if tag}
     groups = [entry("group", key, part) for key, part in classes.items()]

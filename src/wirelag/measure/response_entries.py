@@ -7,7 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wirelag.measure.groups import OTHER, Few, few_of, fewest, figure
-from wirelag.measure.result import Entry
+from wirelag.measure.result import Entry, doubt
 from wirelag.units import format_time
 
 if TYPE_CHECKING:
@@ -144,12 +144,15 @@ def _by_time(found: Synopsis, interval_ns: int) -> list[Entry]:
     from wirelag.packets.intervals import Interval
     from wirelag.synopses.request_response import Exchanges
 
-    found = found.parted() if isinstance(found, Exchanges) else found
+    alike = found.alike_over_time() if isinstance(found, Exchanges) else None
     places = found.times_ns // interval_ns
     order = np.argsort(places, kind="stable")
     entries = []
     for rows in np.split(order, np.flatnonzero(np.diff(places[order])) + 1) if len(order) else []:
         place = int(places[rows[0]])
         when = Interval(place * interval_ns, (place + 1) * interval_ns)
-        entries.append(entry_of("interval", format_time(when.start_ns), found.of(rows), when))
+        entry = entry_of("interval", format_time(when.start_ns), found.of(rows), when)
+        if alike is not None:
+            doubt(entry, interval_ns, alike)
+        entries.append(entry)
     return entries

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from wirelag.measure.slowest import Slow
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
+    from wirelag.stats.over_time import Alike
     from wirelag.stats.sla import Delays
 
     Shape = npt.NDArray[np.float64]
@@ -154,12 +155,17 @@ class Entry:
         return self.report.to_json() | self.verdicts.to_dict() | self.beside()
 
 
-def doubt(entry: Entry, length_ns: int, alike_ns: float) -> None:
-    """Take its intervals away if delays of the whole stay alike for too long to judge so short a part."""
-    from wirelag.stats.over_time import too_short
+def doubt(entry: Entry, length_ns: int, alike: Alike) -> None:
+    """Widen its intervals, or take them away, by how delays of the whole are alike.
 
-    if entry.report.ci95 and (why := too_short(length_ns, alike_ns)):
-        entry.report = replace(entry.report, ci95={}, details={**entry.report.details, "no_interval": why})
+    A part that has all samples is the whole.
+    """
+    from wirelag.stats.over_time import within_whole
+
+    report = entry.report
+    if report.ci95 and report.samples != alike.samples:
+        ci95, why = within_whole(report.ci95, {"mean": report.mean, **report.quantiles}, length_ns, alike)
+        entry.report = replace(report, ci95=ci95, details={**report.details, "no_interval": why})
 
 
 @dataclass(repr=False, eq=False)

@@ -376,9 +376,9 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
         if whole is not None and part_of is not None:
             whole.merge(part_of)
             part_of = Connections()
-    if settings.interval_ns:
-        _doubt_short(intervals, settings.interval_ns, total)
     first = entries.of("all", "all", total, whole if both else None)
+    if settings.interval_ns:
+        _doubt_short(intervals, settings.interval_ns, first, total)
     result = RttResult(first, by=settings.groups.by or "", intervals=intervals)
     asked = _asked(first, questions, whole, None)
     first.verdicts, result.asked = questions.of_legs(asked, first.delays), tuple(questions.sentences_of_legs(asked))
@@ -468,18 +468,22 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
     result.groups = GroupEntries(places, lambda place: grouped.entry(delays.group(place)), grouped.each)
 
 
-def _doubt_short(intervals: list[Entry], length_ns: int, total: Samples) -> None:
-    """Take away the 95% intervals of intervals that are too short for how slowly delays change."""
+def _doubt_short(intervals: list[Entry], length_ns: int, whole: Entry, total: Samples) -> None:
+    """Widen the 95% intervals of intervals, or take them away, by how slowly delays of the whole change."""
     from wirelag.synopses.samples import LEGS as PLACES
 
-    alike_ns = {name: total.spread.of_leg(place).times.alike_ns() for place, name in enumerate(PLACES)}
+    alike = {
+        name: total.spread.of_leg(place).times.alike()._replace(samples=total.count_of(place))
+        for place, name in enumerate(PLACES)
+    }
+    slower = max(alike.values(), key=lambda one: one.lasts)._replace(samples=whole.report.samples)
     for entry in intervals:
         said = entry.report.details
-        doubt(entry, length_ns, alike_ns.get(said["leg"], max(alike_ns.values())))
+        doubt(entry, length_ns, alike.get(said["leg"], slower))
         for name, leg in entry.legs.items():
-            doubt(leg, length_ns, alike_ns[name])
-            if not leg.report.ci95:
-                said["legs"][name] |= {"ci95": {}, "no_interval": leg.report.details["no_interval"]}
+            doubt(leg, length_ns, alike[name])
+            ci95 = {figure: [*bounds] for figure, bounds in leg.report.ci95.items()}
+            said["legs"][name] |= {"ci95": ci95, "no_interval": leg.report.details["no_interval"]}
 
 
 def _shape_only(entry: Entry) -> Entry:

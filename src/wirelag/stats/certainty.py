@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from wirelag.stats.distribution import Z95
 from wirelag.stats.over_time import (
     Bounds,
+    Chance,
     Error,
     OverTime,
     bounds,
@@ -86,8 +87,9 @@ class Effect:
 class Certainty:
     """The 95% intervals of delays."""
 
-    def __init__(self, delays: Distribution, sources: Callable[[], Sources]) -> None:
-        self._delays, self._find = delays, sources
+    def __init__(self, delays: Distribution, sources: Callable[[], Sources], unknown: str | None = None) -> None:
+        """`unknown`: why nothing tells how they vary, so that there are no intervals."""
+        self._delays, self._find, self._unknown = delays, sources, unknown
 
     @cached_property
     def _sources(self) -> Sources:
@@ -96,6 +98,8 @@ class Certainty:
     @cached_property
     def why_none(self) -> str | None:
         """Why there are no intervals; None: there are."""
+        if self._unknown is not None:
+            return self._unknown
         times, delays = self._sources.times, self._delays
         if times is not None and (why := tells(times.over, delays.samples)):
             return why
@@ -110,7 +114,8 @@ class Certainty:
         delays = self._delays
         if delays.mean_ns is None or self._mean_error is None:
             return None
-        low, high = bounds(delays.mean_ns, self._mean_error, delays.mean_ns - (delays.min_ns or 0))
+        chance = Chance(self._alone or 0.0, delays.skewness, delays.effective_samples)
+        low, high = bounds(delays.mean_ns, self._mean_error, delays.mean_ns - (delays.min_ns or 0), chance)
         return max(0.0, low), high
 
     def quantile_ci_ns(self, q: float) -> Bounds | None:
@@ -159,4 +164,5 @@ def _together(alone: float, errors: list[Error | None], samples: int) -> Error:
     if not known:
         return alone, max(1.0, samples - 1.0)
     error, freedom = welch(known)
-    return math.sqrt(max(alone**2, error**2 - (len(known) - 1) * alone**2)), freedom
+    variance = error**2 - (len(known) - 1) * alone**2
+    return (math.sqrt(variance), freedom) if variance > alone**2 else (alone, max(1.0, samples - 1.0))

@@ -254,18 +254,27 @@ class Distribution:
         share = float(self.weights[:place].sum()) / self.weight
         if not std_ns or not 0 < share < 1:
             return 1.0
-        middles_ns = MIDDLES_NS[self.bins[:place]]
-        together = float((self.weights[:place] * (middles_ns - mean_ns)).sum()) / self.weight
+        held = np.flatnonzero(self.weights[:place])
+        together = float((self.weights[held] * (MIDDLES_NS[self.bins[held]] - mean_ns)).sum()) / self.weight
         return min(1.0, together**2 / (share * (1 - share) * std_ns**2))
 
     def mean_error_ns(self) -> float | None:
         """The standard error of the mean if samples are independent; None with fewer than two."""
         if self.samples < 2 or self.mean_ns is None:
             return None
-        middles_ns = MIDDLES_NS if self.bins is _EVERY_BIN else MIDDLES_NS[self.bins]
-        spread = float((self.squares * (middles_ns - self.mean_ns) ** 2).sum())
+        held = np.flatnonzero(self.squares)  # a float's sum depends on zeros in between
+        spread = float((self.squares[held] * (MIDDLES_NS[self.bins[held]] - self.mean_ns) ** 2).sum())
         # The spread within bins is lost in their middles: at most 0.4% of it.
         return math.sqrt(spread * self.samples / (self.samples - 1)) / self.weight
+
+    @property
+    def skewness(self) -> float:
+        """The skewness of the delays; 0 without any, or if they are equal."""
+        if not self.std_ns or self.mean_ns is None:
+            return 0.0
+        held = np.flatnonzero(self.weights)
+        cubes = float((self.weights[held] * (MIDDLES_NS[self.bins[held]] - self.mean_ns) ** 3).sum()) / self.weight
+        return cubes / self.std_ns**3
 
     def bin_at(self, q: float) -> int:
         """The bin in which a quantile lies."""

@@ -12,7 +12,9 @@ the same size. Their slowest cosines tell how much the mean varies, and how slow
 
 Law of parts: rows over time and groups show less than the whole of how slowly delays change. For how long those of the
 whole stay alike is learned from the cosines and from neighbours of batches of all sizes (`_neighbours_alike`); a part
-that is shorter than that four times has no interval. A group's mean varies at least as much as the level of the whole.
+that is shorter than that four times has no interval. A part's mean varies at least as much as the level of the whole
+makes it: of groups before their interval is made, of rows, whose delays are gone when the whole is known, by widening
+it (`within_whole`).
 
 Law of shares: a share of delays beyond a limit varies with what is alike, too. A quantile has an interval only if it
 would have one with as much error as the mean has: the rare long delays come together, and a recording that missed them
@@ -20,13 +22,16 @@ seems sure.
 
 Law of ratios: a queue that is longer on average varies more, so that the part above the floor is compared as a ratio.
 A short recording more often misses the rare long waits than it has too many of them: the interval is longer upwards,
-the more so the wider it is.
+the more so the wider it is. This holds for the part of the variance that is not chance of single delays, and for
+delays as skewed as waits; a level that is as often above its middle as below has an interval of equal halves. Chance of
+independent delays moves both ends upwards by their skewness (N. Johnson 1978, P. Hall 1992), and is symmetric for
+shares: each part of the variance has its part in the shape of the interval.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -43,6 +48,7 @@ FEWEST_DELAYS: Final = 32  # that give an interval
 STRETCHES: Final = 4.0  # independent stretches that give an interval
 COSINES: Final = (3, 16)  # the fewest and the most
 UPWARDS: Final = 3.5  # how much longer an interval is upwards, for each time that it is as wide as the value
+SKEWED: Final = 1.0  # skewness of delays like waits: those of a queue have 2, a short recording shows less
 BEYOND: Final = 1.5  # the same for the share of delays beyond a quantile
 FAR: Final = 1.5  # how many times as wide as the mean's the interval of a share could be before it reaches 0
 FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
@@ -50,6 +56,8 @@ _COARSEST: Final = 32  # parts of time whose neighbours are compared
 SHORTEST: Final = 20  # bits of the length of a slot of time: 1 ms
 _NO_CHANCE: Final = 3.0  # standard errors
 _WIDEST: Final = 2.0  # exponent: further upwards than seven times the value nothing is said
+_HALL: Final = (1 + 2 * Z95**2) / 6  # errors by which an interval is moved, for each unit of skewness
+_FISHER: Final = (Z95**2 - 1) / 6  # the same for an interval of a count
 
 Bounds = tuple[float, float]
 Error = tuple[float, float]  # a standard error, and its degrees of freedom
@@ -57,14 +65,28 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[Any]
 
 
+class Chance(NamedTuple):
+    """The error that a mean would have if delays were independent, and what gives its interval a shape."""
+
+    error: float
+    skewness: float  # of single delays
+    samples: float  # how many independent ones
+
+
 class Alike(NamedTuple):
     """What the delays of a whole tell of its parts; times are in ns, or in slots."""
 
     lasts: float = 0.0  # for how long they stay alike
     level: float = 0.0  # the variance of a mean by a level that changes, times the time it is over
+    samples: int = -1  # how many delays the whole has
+
+    def with_slots(self, length_ns: int) -> Alike:
+        """The same in ns, for slots of this length."""
+        return self._replace(lasts=self.lasts * length_ns, level=self.level * length_ns)
 
 
 NOT_ALIKE: Final = Alike()
+A_QUEUE: Final = Chance(0.0, 2.0, 1.0)  # an error that is not chance of waits, which are exponential
 
 
 class OverTime(NamedTuple):
@@ -163,6 +185,26 @@ def too_short(length_ns: float, alike_ns: float) -> str | None:
     return "delays of the whole change too slowly for so short a part: it has fewer than four independent stretches"
 
 
+def within_whole(
+    ci95: Mapping[str, Bounds], figures: Mapping[str, float | None], length_ns: float, alike: Alike
+) -> tuple[dict[str, Bounds], str | None]:
+    """The intervals of a part of a whole, in seconds, that are known without the whole; or why there are none.
+
+    They are at least as wide as the level of the whole makes that of the mean, each by the same factor.
+    """
+    if why := too_short(length_ns, alike.lasts):
+        return {}, why
+    if "mean" not in ci95:
+        return dict(ci95), None
+    half = Z95 * math.sqrt(alike.level / max(length_ns, 1.0)) / 1e9
+    wider = max(1.0, 2 * half / max(ci95["mean"][1] - ci95["mean"][0], 1e-12))
+    found = {}
+    for name, (low, high) in ci95.items():
+        if (middle := figures.get(name)) is not None:
+            found[name] = max(0.0, middle + wider * (low - middle)), middle + wider * (high - middle)
+    return found, None
+
+
 def alike_over(slots: Ints, sums: Ints, counts: Ints, groups: Ints | None = None) -> Alike:
     """How delays in slots of time, all of one length, are alike.
 
@@ -217,7 +259,7 @@ def alike_ns(times_ns: Ints, values: Ints, weights: Ints, groups: Ints | None = 
     begin = int(times_ns.min())
     bits = max((int(times_ns.max()) - begin).bit_length() - 12, SHORTEST)
     found = alike_over((times_ns - begin) >> bits, values * weights, weights, groups)
-    return Alike(found.lasts * (1 << bits), found.level * (1 << bits))
+    return found.with_slots(1 << bits)._replace(samples=len(times_ns))
 
 
 def half95(freedom: float) -> float:
@@ -235,15 +277,21 @@ def welch(errors: Iterable[Error]) -> Error:
     return math.sqrt(squares), squares**2 / fourths if fourths else math.inf
 
 
-def bounds(value: float, error: Error, above: float | None = None) -> Bounds:
-    """The 95% interval of a value, of which `above` lies above a floor (None: unknown)."""
+def bounds(value: float, error: Error, above: float | None = None, chance: Chance = A_QUEUE) -> Bounds:
+    """The 95% interval of a value, of which `above` lies above a floor (None: unknown); `chance` is in its error."""
     half = half95(error[1]) * error[0]
     if above is None or above <= 0:
         return value - half, value + half
     ratio = half / above
     up = min(ratio * (1 + UPWARDS * ratio), max(ratio, _WIDEST))
     up = math.expm1(up) if up <= _WIDEST else up * math.expm1(_WIDEST) / _WIDEST
-    return value + above * math.expm1(-ratio), value + above * up
+    by_chance = min(1.0, chance.error / error[0]) if error[0] > 0 else 1.0
+    alike = (1 - by_chance**2) * min(max(chance.skewness / SKEWED, 0.0), 1.0)
+    shift = error[0] * by_chance**3 * chance.skewness / math.sqrt(chance.samples) * _HALL
+    low, high = (
+        alike * above * end + (1 - alike) * straight for end, straight in ((math.expm1(-ratio), -half), (up, half))
+    )
+    return value + low + shift, value + high + shift
 
 
 def share_bounds(share: float, error: Error, samples: float) -> Bounds:
@@ -251,13 +299,19 @@ def share_bounds(share: float, error: Error, samples: float) -> Bounds:
     low, high = wilson(share, samples)
     if not 0 < share < 1:
         return low, high
-    half = half95(error[1]) * error[0]
+    half, alike = half95(error[1]) * error[0], _alike_part(share, error, samples)
     upwards, downwards = half / share, half / (1 - share)  # far ends are ratios of the smaller part
     if share <= 0.5:
         wide = share * math.exp(-upwards), share * math.exp(min(upwards * (1 + BEYOND * upwards), _WIDEST))
     else:
         wide = 1 - (1 - share) * math.exp(min(downwards, _WIDEST)), 1 - (1 - share) * math.exp(-downwards)
-    return max(0.0, min(low, wide[0])), min(1.0, max(high, wide[1]))
+    return max(0.0, low + alike * min(0.0, wide[0] - low)), min(1.0, high + alike * max(0.0, wide[1] - high))
+
+
+def _alike_part(share: float, error: Error, samples: float) -> float:
+    """The part of the variance of a share that is not chance of independent samples."""
+    by_chance = share * (1 - share) / samples
+    return 1 - by_chance / error[0] ** 2 if error[0] ** 2 > by_chance else 0.0
 
 
 def enough_beyond(q: float, wider: float, samples: float) -> bool:
@@ -279,7 +333,11 @@ def quantile_shares(q: float, error: Error, samples: float) -> Bounds | None:
     ratio = half / beyond
     if ratio > 1:
         return None
-    near, far = beyond * math.exp(ratio), beyond * math.exp(-ratio * (1 + BEYOND * ratio))
+    alike, shift = _alike_part(q, error, samples), (1 - 2 * beyond) * _FISHER / samples
+    near, far = (
+        beyond * (alike * end + (1 - alike) * straight) + (1 - alike) * shift
+        for end, straight in ((math.exp(ratio), 1 + ratio), (math.exp(-ratio * (1 + BEYOND * ratio)), 1 - ratio))
+    )
     if far * samples < FEWEST_BEYOND or near >= 1:
         return None
     return (far, near) if q < 0.5 else (1 - near, 1 - far)

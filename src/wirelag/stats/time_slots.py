@@ -75,11 +75,11 @@ class TimeSlots:
         found = over_time(self.sums.sum(axis=0), self.counts.sum(axis=0), samples)
         return found and found.within((self._last - self._first + 1) << self._bits, alike)
 
-    def alike_ns(self) -> float:
-        """For how long delays stay alike."""
+    def alike(self) -> Alike:
+        """How delays are alike."""
         counts = self.counts.sum(axis=0)
         held = np.flatnonzero(counts)
-        return alike_over(held, self.sums.sum(axis=0)[held], counts[held]).lasts * (1 << self._bits)
+        return alike_over(held, self.sums.sum(axis=0)[held], counts[held]).with_slots(1 << self._bits)
 
     def _reach(self, begin_ns: int, end_ns: int) -> None:
         """Make the slots cover these times."""

@@ -79,10 +79,10 @@ class Connections:
     def distribution(self, tag: int | None = None) -> Distribution:
         """The round trips of connections, of all or of one group's."""
         rows = self.rows() if tag is None else self._of(tag)
-        found, (delays, first) = Distribution(), _round_trips(rows)
+        found, (delays, _, begun) = Distribution(), _round_trips(rows)
         if len(delays):
             found.add(delays)
-        found.certainty = Certainty(found, lambda: self._both_sources(delays, rows[first, 2], found))
+        found.certainty = Certainty(found, lambda: self._both_sources(delays, begun, found))
         return found
 
     def _both_sources(self, delays_ns: Rows, stretches: Rows, found: Distribution) -> Sources:
@@ -91,18 +91,17 @@ class Connections:
             return Sources(None, Effect.of_time(None, found))
         over = over_time(*_summed(stretches, delays_ns, np.ones(len(delays_ns))), len(delays_ns))
         rows = self._in_groups()[0]
-        whole, first = _round_trips(rows, columns=2)
+        whole, first, begun = _round_trips(rows, columns=2)
         if over is not None and len(delays_ns) < len(whole):
             if _BOTH not in self._alike:
-                of_each = rows[first, 2].astype(np.int64), whole, np.ones(len(whole)), rows[first, 1]
-                self._alike[_BOTH] = alike_over(*of_each)
+                self._alike[_BOTH] = alike_over(begun, whole, np.ones(len(whole)), rows[first, 1])
             over = over.within(int(np.ptp(stretches)) + 1, self._alike[_BOTH])
         return Sources(None, Effect.of_time(over, found))
 
     def distributions(self) -> tuple[Rows, Distributions]:
         """The tags of groups, in order, and the round trips of the connections of each."""
         rows, tags, _ = self._in_groups()
-        delays, first = _round_trips(rows, columns=2)
+        delays, first, _ = _round_trips(rows, columns=2)
         return tags, Distributions.of_delays(np.searchsorted(tags, rows[first, 1]), delays, len(tags))
 
     def _of(self, tag: int) -> Rows:
@@ -157,14 +156,15 @@ def _summed(keys: Rows, sums: Rows, sizes: Rows) -> tuple[Rows, Rows]:
     return np.bincount(place, sums), np.bincount(place, sizes)
 
 
-def _round_trips(rows: Rows, columns: int = 1) -> tuple[Rows, Rows]:
-    """The round trip of each connection that has delays of both legs, and the first of its rows.
+def _round_trips(rows: Rows, columns: int = 1) -> tuple[Rows, Rows, Rows]:
+    """The round trip of each connection that has delays of both legs, the first of its rows, and its first stretch.
 
     Rows of one connection are neighbours; the first columns tell connections apart: flow key, and tag.
     """
     if not len(rows):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
     first = np.flatnonzero(np.append(True, (rows[1:, :columns] != rows[:-1, :columns]).any(axis=1)))
     there, heard, back, told = np.add.reduceat(rows[:, _KEYS:], first, axis=0).T
     whole = (heard > 0) & (told > 0)
-    return (there[whole] // heard[whole] + back[whole] // told[whole]).astype(np.int64), first[whole]
+    delays = (there[whole] // heard[whole] + back[whole] // told[whole]).astype(np.int64)
+    return delays, first[whole], np.minimum.reduceat(rows[:, 2], first)[whole].astype(np.int64)

@@ -244,11 +244,15 @@ class Crossing:
         knows the mean of the packets that crossed. The sample's own chance is not part of a mean of more packets.
         """
         error_ns, freedom = self.tail.error_of_mean() or (0.0, math.inf)
-        by_chance = float(self.tail.delays_ns.std()) ** 2 / self.tail.effective
-        own = self.moments.error_ns
-        variance = error_ns**2 if own is None else max(error_ns**2 - by_chance, 0.0) + own**2
+        chance, own = self.tail.chance(), self.moments.error_ns
+        variance = error_ns**2 if own is None else max(error_ns**2 - chance.error**2, 0.0) + own**2
         floor_ns = float(self.tail.delays_ns.min()) if self.min_ns is None else self.min_ns
-        return bounds(mean_ns, (math.sqrt(variance), freedom), max(0.0, mean_ns - floor_ns))
+        return bounds(
+            mean_ns,
+            (math.sqrt(variance), freedom),
+            max(0.0, mean_ns - floor_ns),
+            chance if own is None else chance._replace(error=own),
+        )
 
     def _why_nothing(self) -> str:
         if not self.sent or not self.received:

@@ -21,6 +21,7 @@ from wirelag.stats.over_time import (
     FEWEST_DELAYS,
     NOT_ALIKE,
     Alike,
+    Chance,
     Error,
     InOrder,
     OverTime,
@@ -149,12 +150,19 @@ class DelaySample:
         over = self._over_time()
         if over is None:
             return None
-        alone = float(self.delays_ns.std()) / math.sqrt(self.effective)
+        alone = self.chance().error
         return over.within(float(np.ptp(self.sent_ns)), self.alike).error_of(alone)
+
+    def chance(self) -> Chance:
+        """The error of the mean if delays are independent."""
+        apart, samples = self.delays_ns - self.delays_ns.mean(), self.effective
+        std_ns = math.sqrt(float(apart @ apart) / len(self))
+        skewness = float((apart * apart) @ apart) / len(self) / std_ns**3 if std_ns else 0.0
+        return Chance(std_ns / math.sqrt(samples), skewness, samples)
 
     def _wider(self) -> float:
         """How many times as wide the interval of the mean is as that of independent delays."""
-        error, alone = self.error_of_mean(), float(self.delays_ns.std()) / math.sqrt(self.effective)
+        error, alone = self.error_of_mean(), self.chance().error
         return half95(error[1]) / Z95 * error[0] / alone if error and alone else 1.0
 
     def why_no_interval(self) -> str | None:
@@ -163,9 +171,9 @@ class DelaySample:
             return why
         return tells(self._over_time(), len(self))
 
-    def alike_ns(self) -> float:
-        """For how long delays stay alike."""
-        return alike_within([self]).lasts
+    def alike_over_time(self) -> Alike:
+        """How delays are alike."""
+        return alike_within([self])
 
     def quantiles_ns(self, shares: list[float]) -> list[tuple[float, tuple[float, float] | None]]:
         """Each quantile (`place_of`, `halfway`) and its 95% interval.

@@ -223,15 +223,11 @@ class Exchanges:
         times_ns = np.maximum(self.response_ns[single], 0)
         return int(times_ns.sum()) / len(times_ns) / 1e9 if len(times_ns) else None
 
-    def parted(self, groups: Array | None = None) -> Exchanges:
-        """Itself, and its parts will know how response times are alike in all, or within each of these groups.
-
-        Groups see less of the level of the whole at the same time; rows over time have a level of their own.
-        """
+    def alike_over_time(self, groups: Array | None = None) -> Alike:
+        """How response times are alike, in all or within each of these groups."""
         single = (self.rows["flags"] & NOT_SINGLE) == 0
         of_group = None if groups is None else groups[single]
-        found = alike_ns(self.times_ns[single], self.response_ns[single], np.ones(int(single.sum())), of_group)
-        return replace(self, alike=found if groups is not None else Alike(found.lasts))
+        return alike_ns(self.times_ns[single], self.response_ns[single], np.ones(int(single.sum())), of_group)
 
     def parts(self, by: str) -> Iterator[tuple[str, Exchanges]]:
         """Exchanges of each flow, client or server, most exchanges first."""
@@ -239,12 +235,12 @@ class Exchanges:
             yield name, self.of(rows)
 
     def groups(self, by: str) -> Iterator[tuple[str, Exchanges]]:
-        """The same, and they know how long response times stay alike within each of them; the only one is the whole."""
+        """The same, and they know how response times are alike within each of them; the only one is the whole."""
         members = list(named(self.rows["ends"], by, np.ones(len(self.rows))))
         group = np.empty(len(self.rows), np.int64)
         for number, (_, rows) in enumerate(members):
             group[rows] = number
-        whole = self.parted(group)
+        whole = replace(self, alike=self.alike_over_time(group))
         for name, rows in members:
             part = self.of(rows)
             yield name, part if part.samples == self.samples else whole.of(rows)

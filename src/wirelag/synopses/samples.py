@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from wirelag.packets.batch import PacketBatch
 from wirelag.report import QUANTILES, Quantity, Report
-from wirelag.stats.certainty import Certainty
+from wirelag.stats.certainty import Certainty, Sources
 from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
 from wirelag.stats.over_time import FEWEST_DELAYS, tells
 from wirelag.stats.spread import Spread
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LEGS: Final = ("server", "client")
 MIXED: Final = "mixed"  # delays of both legs as one
 ALL: Final = 0  # tag of samples without a group
+NOT_KEPT: Final = "how the delays of a group vary is not kept here"
 _NO_SPREAD: Final = Spread()  # of a group, which has connections
 
 Ints = npt.NDArray[Any]
@@ -106,7 +107,9 @@ class Samples:
         if self.tag is None:
             return (self.spread if leg is None else self.spread.of_leg(leg)).sure(delays)
         connections, tag = self.connections, self.tag
-        if connections is not None:
+        if connections is None:
+            delays.certainty = Certainty(delays, Sources, NOT_KEPT)
+        else:
             delays.certainty = Certainty(delays, lambda: connections.sources(tag, leg, delays))
         return delays
 
