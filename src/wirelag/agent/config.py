@@ -228,6 +228,8 @@ def _terms(settings: Settings) -> Terms:
     prefixes = {"ipv4_prefix": settings["ipv4_prefix"], "ipv6_prefix": settings["ipv6_prefix"]}
     try:
         delimiters = method.delimiters(estimator, interval_ns, packets)
+        if delimiters is not None and port is None:
+            delimiters = replace(delimiters, bits=0)  # any packet may cut: a slow segment, too, has intervals
         grouping = Groups(settings["by"], GROUPS, **prefixes, most=settings["most_groups"]).grouping()
     except SettingError as error:
         raise _wrong(settings, error) from None

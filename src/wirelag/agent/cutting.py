@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Final
 
 import numpy as np
@@ -46,6 +47,7 @@ class CutPart:
     overflow: bool  # there were more classes than allowed
     seen: Seen
     closed_by: int | None = None  # the delimiter that ended it, final
+    idle: bool = False  # no packet passed, so that the clock cut it although packets do so otherwise
 
 
 class Unseen:
@@ -320,6 +322,7 @@ class _Delimited:
         self._opened: Interval | None = None
         self._waiting: Cut | None = None  # the interval before it, whose end may still be revoked
         self._closed_by: int | None = None  # the delimiter that ended that one
+        self.times_ns: tuple[int, int] | None = None  # of the earliest and the latest packet of the last batch
 
     def _fed(self) -> Iterator[PacketBatch]:
         while True:
@@ -328,6 +331,7 @@ class _Delimited:
     def take(self, packets: PacketBatch) -> Iterator[CutPart]:
         """Add packets; the last piece of a batch has no edge after it."""
         self._next = self.stream.selected(packets)
+        self.times_ns = (int(self._next.time_ns.min()), int(self._next.time_ns.max())) if len(self._next) else None
         for piece, edge in self._pieces:
             if len(piece):
                 opened = self._opened or Interval(int(piece.time_ns[0]), int(piece.time_ns[0]))
@@ -377,16 +381,46 @@ class _Delimited:
         return Cut(replace(first.interval, end_ns=second.interval.end_ns), synopses)
 
 
-class AtPackets:
-    """Cuts every segment at its own delimiters, for lda."""
+class _Idle:
+    """Intervals of the clock in which no packet of a segment passed, and none in the one before.
 
-    def __init__(self, measured: tuple[Measured, ...], unseen: Unseen) -> None:
+    The interval before is left out since packets may have been under way in it: the other end would not call it idle.
+    """
+
+    def __init__(self, measured: Measured, interval_ns: int, began_ns: int) -> None:
+        self._measured = replace(measured, terms=replace(measured.terms, delimiters=None))
+        self._interval_ns = interval_ns
+        self._next = began_ns // interval_ns + 2
+
+    def saw(self, last_ns: int) -> None:
+        """Note the latest packet."""
+        self._next = max(self._next, last_ns // self._interval_ns + 2)
+
+    def until(self, now_ns: int) -> Iterator[CutPart]:
+        """Idle intervals that have ended; after a gap that only a clock can make, the last of them."""
+        ended = now_ns // self._interval_ns
+        self._next = max(self._next, ended - LONGEST_GAP)
+        while self._next < ended:
+            start_ns = self._next * self._interval_ns
+            interval = Interval(start_ns, start_ns + self._interval_ns)
+            cut = ClassMeter(self._measured.terms.two_point, "upstream", None).cut(interval)
+            yield CutPart(self._measured, cut, {}, False, Seen(0, 0, self._interval_ns), idle=True)
+            self._next += 1
+
+
+class AtPackets:
+    """Cuts every segment at its own delimiters, for lda; while none come, it says so by the clock."""
+
+    def __init__(self, measured: tuple[Measured, ...], unseen: Unseen, interval_ns: int = 0, grace_ns: int = 0) -> None:
         self._measured, self._unseen = measured, unseen
+        self._interval_ns, self._grace_ns = interval_ns, grace_ns
         self._segments = [_Delimited(each, unseen) for each in measured]
+        self._idle: list[_Idle] = []  # none for captures: only who listens knows that nothing passes
         self._latest_ns = 0
 
     def begin(self, now_ns: int) -> None:
-        """Do nothing: the first interval starts with the first packet."""
+        """The capture sees packets from now on; the first interval starts with the first of them."""
+        self._idle = [_Idle(each, self._interval_ns, now_ns) for each in self._measured]
 
     def stepped(self, now_ns: int) -> None:
         """Do nothing: both ends cut at the same packets, whatever their clocks show."""
@@ -398,11 +432,16 @@ class AtPackets:
             self._unseen.begin_anew(now_ns)
             self._latest_ns = now_ns
             self._segments = [_Delimited(each, self._unseen) for each in self._measured]
+            if self._idle:
+                self.begin(now_ns)
 
     def take(self, packets: PacketBatch) -> Iterator[CutPart]:
         """Add packets, in capture order."""
-        for segment in self._segments:
+        for segment, idle in zip_longest(self._segments, self._idle):
             yield from segment.take(packets)
+            if idle is not None and segment.times_ns is not None:
+                yield from idle.until(segment.times_ns[0])
+                idle.saw(segment.times_ns[1])
         if len(packets):
             self._latest_ns = max(self._latest_ns, int(packets.time_ns[-1]))
             yield from self.passed(self._latest_ns)
@@ -411,6 +450,8 @@ class AtPackets:
         """It is `now_ns`."""
         for segment in self._segments:
             yield from segment.passed(now_ns)
+        for idle in self._idle:
+            yield from idle.until(now_ns - self._grace_ns)
 
     def end(self, now_ns: int) -> Iterator[CutPart]:
         """End of input."""
@@ -428,4 +469,4 @@ def cutter(
     """The cutter that the terms require."""
     if measured[0].terms.delimiters is None:
         return ByClock(measured, interval_ns, grace_ns, unseen, inside)
-    return AtPackets(measured, unseen)
+    return AtPackets(measured, unseen, interval_ns, grace_ns)

@@ -57,6 +57,8 @@ def encoded(part: CutPart, message: Message, past: History) -> tuple[bytes, str]
     cut = past.bound(part) if part.measured.terms.estimator.can.second_round else part.cut
     records = list(records_of(cut, part.keys))
     records[0]["overflow"] = part.overflow
+    if part.idle:
+        records[0]["idle"] = True
     if part.closed_by is not None:
         records[0]["closed_by"] = part.closed_by
     whole = replace(message, records=tuple(records))

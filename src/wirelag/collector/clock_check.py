@@ -1,7 +1,8 @@
 """Whose clock is wrong: this host's, or that of a point whose packets lie in the future.
 
 Law: if one point alone is ahead, it is wrong, and its messages fit nothing. If all points are ahead, this host is
-behind: their messages are right, so they must keep them.
+behind: their messages are right, so they must keep them. What points sent before this host's clock was set says nothing
+about the clock that it has now.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from wirelag.protocol.session import AHEAD_NS
 
 LATELY_NS: Final = 60 * 10**9
 MOST_POINTS: Final = 4096
+STEP_NS: Final = 10**9  # more than any slewing between two messages
 
 
 class Behind:
@@ -21,6 +23,7 @@ class Behind:
     def __init__(self) -> None:
         # By point: when it was heard, and when it last sent something that was not ahead.
         self._heard: dict[str, tuple[int, int | None]] = {}
+        self._apart_ns: int | None = None  # this host's clock minus the steady one
 
     def is_behind(self, message: Message, now_ns: int, steady_ns: int) -> bool | None:
         """Whether a message is ahead of this host's clock and that clock is wrong; None if it shows nothing of clocks.
@@ -28,6 +31,9 @@ class Behind:
         A point is ahead if all that it has sent lately is: one message of a clock that was wrong may have waited on
         its disk.
         """
+        before_ns, self._apart_ns = self._apart_ns, now_ns - steady_ns
+        if before_ns is not None and abs(self._apart_ns - before_ns) > STEP_NS:
+            self._heard.clear()
         end_ns = message.interval.end_ns
         if end_ns < now_ns - LATELY_NS:  # it waited on disk
             return None

@@ -83,6 +83,7 @@ MARKER: Final = 4  # the purpose of a marker's coin
 CONTROL_PORT: Final = 5862
 CONTROL: Final = 1 << 63  # names of control packets: this plus their sequence number
 CONTROL_COPIES: Final = 3  # copies sent of each: if one is lost or late, two intervals merge
+FEW: Final = 32  # markers of a batch that are looked at one by one
 REMEMBERED: Final = 8  # control packets remembered to recognise copies
 _CONTROL_FIRST, _CONTROL_MAGIC = 0x57, 0x4C414701  # payload "WLAG", 1, and the number in 4 bytes
 
@@ -143,6 +144,23 @@ def _copies(names: list[int], numbers: deque[int]) -> list[int]:
     return copies
 
 
+def _deciding(times_ns: npt.NDArray[np.int64], coins: Words, half_ns: int) -> npt.NDArray[np.intp]:
+    """The markers of a batch that decide where it is cut; without the others it is cut in the same places.
+
+    Of markers within half a length only those matter that are smaller than all before them, as they may cut, or smaller
+    than all after them, as they may keep later ones from it.
+    """
+    found, start = [], 0
+    while start < len(coins):
+        end = int(np.searchsorted(times_ns, times_ns[start] + half_ns, "right"))
+        some = coins[start:end]
+        first = some == np.minimum.accumulate(some)
+        last = some == np.minimum.accumulate(some[::-1])[::-1]
+        found.append(start + np.flatnonzero(first | last))
+        start = end
+    return np.concatenate(found)
+
+
 def split_at_delimiters(
     batches: Iterable[PacketBatch], delimiters: Delimiters
 ) -> Iterator[tuple[PacketBatch, Edge | None]]:
@@ -162,8 +180,13 @@ def split_at_delimiters(
         if delimiters.control_port is not None and (copies := _copies(names.tolist(), numbers)):
             batch = batch[np.delete(np.arange(len(batch)), rows[copies])]
             rows, names, coins = delimiters.found(batch)
-        for row, name, coin in zip(rows.tolist(), names.tolist(), coins.tolist(), strict=True):
-            latest_ns = time_ns = max(latest_ns, int(batch.time_ns[row]))
+        times_ns = np.maximum.accumulate(np.maximum(batch.time_ns[rows], latest_ns))
+        latest_ns = max(latest_ns, int(times_ns[-1])) if len(times_ns) else latest_ns
+        if delimiters.control_port is None and len(rows) > FEW:
+            few = _deciding(times_ns, coins, half_ns)
+            rows, names, coins, times_ns = rows[few], names[few], coins[few], times_ns[few]
+        found = zip(rows.tolist(), names.tolist(), coins.tolist(), times_ns.tolist(), strict=True)
+        for row, name, coin, time_ns in found:
             if delimiters.control_port is not None:
                 yield batch[start:row], Edge(name, time_ns, False)
                 start = row + 1

@@ -9,8 +9,9 @@ one that closed it (`closed_by`), which saves waiting for the next cut. No I/O.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import Final
 
 from wirelag.estimators.protocol import Additive
 from wirelag.packets.intervals import Interval
@@ -19,10 +20,20 @@ from wirelag.protocol.messages import ClockReading, Message, Seen
 from wirelag.protocol.pairing import WRONG, Key
 from wirelag.protocol.results import Rank, Result, together
 from wirelag.protocol.shares import Held
-from wirelag.protocol.terms import delimited
+from wirelag.protocol.terms import Terms, delimited
 from wirelag.synopses.crossing import Crossing
 
 Sides = tuple[list[Message], list[Message]]
+MOST_LENGTHS: Final = 16
+SUMS_NS: Final = (60 * 10**9, 3600 * 10**9)
+
+
+def is_idle(message: Message) -> bool:
+    """Whether a point cut at packets says that none has passed: by the clock, as there is nothing to cut at.
+
+    If the other point does not say so, some packet was under way at an edge: nothing was missed.
+    """
+    return bool(message.records) and message.records[0].get("idle") is True and not message.seen.packets
 
 
 def crossed(estimator: Additive, sides: Sides) -> dict[Key, Crossing]:
@@ -37,13 +48,13 @@ def crossed(estimator: Additive, sides: Sides) -> dict[Key, Crossing]:
 
 
 def result_of(segment: str, sides: Sides) -> Result:
-    """The result for the interval between two delimiters, stored as if it had the nominal length."""
+    """The result for the interval between two delimiters."""
     first, terms, reason = sides[0][0], sides[0][0].terms, None
     assert delimited(terms.estimator)
     assert terms.delimiters is not None
     crossings: dict[Key, Crossing] = {}
     seen = _seen(sides[0]), _seen(sides[1])
-    apart = next((found for cut in (*sides[0], *sides[1]) if (found := terms.differences(cut.terms))), None)
+    apart = next((found for cut in (*sides[0], *sides[1]) if (found := terms.differences(_alike(cut, terms)))), None)
     if apart:
         reason = f"{first.point} and {sides[1][0].point} are set up differently ({'; '.join(apart)})"
     else:
@@ -53,10 +64,28 @@ def result_of(segment: str, sides: Sides) -> Result:
             reason = f"the points' synopses do not fit together ({error})"
     unseen = [one.unseen for one in seen]
     losses = {key: loss_of(crossing, crossings[None], seen, unseen) for key, crossing in crossings.items()}
-    start_ns = first.interval.start_ns
-    interval = Interval(start_ns, start_ns + terms.delimiters.length_ns, first.interval.name)
+    interval = _rounded(Interval(first.interval.start_ns, sides[0][-1].interval.end_ns), terms.delimiters.length_ns)
     clock = together([_clock(side) for side in sides])
     return Result(segment, interval, Rank.SETTLED, terms.estimator.name, crossings, losses, seen, clock, True, reason)
+
+
+def _alike(cut: Message, terms: Terms) -> Terms:
+    """The terms of a cut, as if its markers were as rare: cuts at rarer ones are some of the cuts at others."""
+    assert cut.terms.delimiters is not None
+    assert terms.delimiters is not None
+    return replace(cut.terms, delimiters=replace(cut.terms.delimiters, bits=terms.delimiters.bits))
+
+
+def _rounded(interval: Interval, length_ns: int) -> Interval:
+    """The interval as it is stored: of one, two, ... lengths, so that there are few different ones.
+
+    After more than MOST_LENGTHS its packets are long over: the segment was idle. Sums of minutes and hours have lengths
+    of their own.
+    """
+    lengths = min(MOST_LENGTHS, max(1, round(interval.length_ns / length_ns)))
+    if lengths > 1 and lengths * length_ns in SUMS_NS:
+        lengths += 1
+    return Interval(interval.start_ns, interval.start_ns + lengths * length_ns, interval.name)
 
 
 def _seen(side: Sequence[Message]) -> Seen:

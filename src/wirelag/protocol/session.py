@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from wirelag.protocol.delimited import Chain, result_of
+from wirelag.protocol.delimited import Chain, is_idle, result_of
 from wirelag.protocol.messages import Message
 from wirelag.protocol.pairing import Key, Pairing
 from wirelag.protocol.pairing import answer as answer  # for agents
@@ -387,7 +387,13 @@ class Rounds:
             self.counted["asks without an answer"] += len(pairing.awaited)
             found += self._finish(segment, place, now_ns)
         age_ns = now_ns - pairing.touched_ns
-        if not pairing.both and place.rank is None and age_ns >= max(SOON_NS, 2 * pairing.interval.length_ns):
+        idle = any(said is not None and is_idle(said) for said in pairing.said)
+        if (
+            not pairing.both
+            and not idle
+            and place.rank is None
+            and age_ns >= max(SOON_NS, 2 * pairing.interval.length_ns)
+        ):
             found.append(self._result(segment, place, {}, Rank.UNSEEN))
         if age_ns >= self._linger_ns:
             if pairing.both:
