@@ -30,7 +30,7 @@ def collector(folder: Path, *words: str) -> Iterator[tuple[Running, tuple[str, .
 
 
 def check(folder: Path, *words: str, point: str = "edge1") -> tuple[int, str]:
-    code, said = run("--check", "--point", point, "--interface", "lo", "--spool", str(folder / "spool"), *words)
+    code, said = run("--check", "--point", point, "-r", "some.pcap", "--spool", str(folder / "spool"), *words)
     return code, " ".join(said.split())
 
 

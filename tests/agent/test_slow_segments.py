@@ -32,7 +32,7 @@ name = "A>B"
 [estimator]
 name = "lda"
 """
-STEP_NS = SECOND_NS // 20  # how often the capture is polled
+STEP_NS = SECOND_NS // 10  # how often the capture is polled
 DELAY_NS = 30_000_000
 
 
@@ -50,11 +50,10 @@ def parts_of(measured: Measured, packets: Sequence[Packet], seconds: int) -> lis
     cuts = cutter((measured,), SECOND_NS, 50_000_000, Unseen(SECOND_NS, EPOCH_NS))
     assert isinstance(cuts, AtPackets)
     cuts.begin(EPOCH_NS)
-    found, at = list[CutPart](), 0
+    found, at, batch = list[CutPart](), 0, batch_of(packets)
     for now_ns in range(EPOCH_NS, EPOCH_NS + seconds * SECOND_NS, STEP_NS):
-        came = [one for one in packets[at:] if one[1] < now_ns]
-        at += len(came)
-        found += cuts.take(batch_of(came)) if came else cuts.passed(now_ns)
+        before, at = at, int(np.searchsorted(batch.time_ns, now_ns))
+        found += cuts.take(batch[before:at]) if at > before else cuts.passed(now_ns)
     return found
 
 
@@ -107,7 +106,7 @@ def test_a_few_markers_decide_as_all_do(bits: int, seed: int, monkeypatch: pytes
     assert len(found) > 5
 
 
-@pytest.mark.parametrize("rate", [2, 20, 500])
+@pytest.mark.parametrize("rate", [2, 20, 200])
 def test_a_slow_segment_has_results(rate: int, tmp_path: Path) -> None:
     """20 packets a second gave no result in 40 s, and then one of "1 s" with 5,651 packets."""
     packets, seconds = sent(rate, 40), 45
@@ -147,11 +146,11 @@ def test_an_idle_segment_is_idle(tmp_path: Path) -> None:
 
 def test_an_end_that_cuts_at_rarer_markers_can_be_compared(tmp_path: Path) -> None:
     """An older agent at one end: its cuts are some of the other's."""
-    packets, seconds = sent(2000, 20), 25
+    packets, seconds = sent(2000, 8), 12
     older = parts_of(measured("A", tmp_path, bits=10), packets, seconds)
     newer = parts_of(measured("B", tmp_path), received(packets), seconds)
     results = [one for one in results_of({"A": older, "B": newer}, seconds) if one.crossings]
-    assert len(results) >= 5
+    assert len(results) >= 2
     assert all(one.reason is None for one in results)
     assert all(one.crossings[None].sent == one.crossings[None].received for one in results)
-    assert sum(one.crossings[None].sent for one in results) > 0.7 * len(packets)
+    assert sum(one.crossings[None].sent for one in results) > 0.5 * len(packets)

@@ -126,3 +126,58 @@ def test_the_check_asks_the_broker_for_room(tmp_path: Path) -> None:
         assert asyncio.run(streams(small)) == ["WIRELAG"]
         said = " ".join(wirelag("collect", "--check", *words).stdout.split())
         assert "whose stream WIRELAG is nearly full" in said
+
+
+def test_of_two_agents_with_one_name_the_second_is_refused(tmp_path: Path, broker: str) -> None:
+    """The broker takes both: the collector reads the first one's messages, and leaves the second one's there."""
+    agent = pair(recent(8, 50, 1), RDA)[0]
+    messages = agent.messages(0, 8)
+
+    async def work(running: Running) -> int:
+        first, second = (sender(Address(broker), "A") for _ in range(2))
+        for message in messages:
+            await send_patiently(first, encode(message), message.key)
+            await send_patiently(second, encode(message), message.key)
+        await asyncio.to_thread(until, lambda: running.counted().get("nats of a second agent", 0) >= 7, "refusals")
+        await asyncio.to_thread(until, lambda: running.counted().get("synopsis", 0) == 9, "the others")
+        client = await nats.connect(broker)
+        while (left := (await client.jetstream().stream_info("WIRELAG")).state.messages) > 7:
+            await asyncio.sleep(0.02)
+        await client.close()
+        await asyncio.gather(first.close(), second.close())
+        return left
+
+    with Running(tmp_path, "--segment", "A>B", "--nats", broker) as running:
+        assert asyncio.run(asyncio.wait_for(work(running), PATIENCE_S)) == 7  # it took over with its first message
+        assert "nats of a second agent, dropped" not in running.counted()
+    assert running.log.count("two agents are called A at the broker: the one that began later is refused") == 1
+
+
+def test_a_point_beyond_its_quota_waits_in_the_broker(tmp_path: Path, broker: str) -> None:
+    """A sends a burst beyond its quota: its messages wait at the broker, B's pass at once, and none is lost."""
+    (tmp_path / "collector.toml").write_text("[limits]\nmessages = 4\n")
+    up, down = pair(recent(50, 10, 1), Lda(8, (0,), tail=8))
+
+    async def work(running: Running) -> tuple[int, int]:
+        burst, others = (sender(Address(broker), point) for point in "AB")
+        for message in up.messages(0, 46):
+            await send_patiently(burst, encode(message), message.key)
+        await asyncio.to_thread(
+            until, lambda: running.counted().get("nats waited for its turn", 0) >= 3, "that A waits"
+        )
+        for message in down.messages(0, 3):
+            await others.send(encode(message), message.key)
+        await asyncio.to_thread(until, lambda: heard(running, "B") == 3, "messages of B")
+        early = heard(running, "A")
+        await asyncio.to_thread(until, lambda: heard(running, "A") == 46, "all messages of A")
+        await asyncio.gather(burst.close(), others.close())
+        return early, running.counted()["synopsis"]
+
+    def heard(running: Running, point: str) -> int:
+        agents = {one["point"]: one["messages"] for one in running.json("/api/v1/agents")["agents"]}
+        return int(agents.get(point, 0))
+
+    with Running(tmp_path, str(tmp_path / "collector.toml"), "--segment", "A>B", "--nats", broker) as running:
+        early, taken = asyncio.run(asyncio.wait_for(work(running), PATIENCE_S))
+        assert early < 46
+        assert taken == 49

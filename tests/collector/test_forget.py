@@ -59,7 +59,7 @@ def test_the_api_forgets_an_agent_and_its_series(tmp_path: Path) -> None:
         send(running.url, named(again)[:1], 1, lambda: points(running) == ["A", "B"], TOKEN)
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize("encrypted", [False, pytest.param(True, marks=pytest.mark.acceptance)])
 def test_the_command_asks_the_collector_that_runs(tmp_path: Path, encrypted: bool) -> None:
     (tmp_path / "tokens").write_text(f"{TOKEN}\n")
     words = ["--token-file", str(tmp_path / "tokens")]

@@ -13,6 +13,7 @@ import logging
 import re
 import secrets
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -22,7 +23,9 @@ from urllib.parse import urlsplit
 from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, peek
 from wirelag.transport import Acknowledge, Address, Refused, Unreachable, pauses, reason
+from wirelag.transport.http import RUN_HEADER
 from wirelag.transport.quotas import Quotas
+from wirelag.transport.runs import Runs
 
 try:
     import nats.errors
@@ -50,6 +53,8 @@ _MOST_NOT_STORED_S: Final = 60.0  # and at most
 _MOST_PENDING: Final = 20_000  # messages that may wait like this before others do
 _SAFE_REPLICAS: Final = 3
 _NEARLY_FULL: Final = 0.9
+_MOST_PUT_OFF: Final = 64  # messages of a second agent of a point that the broker keeps
+_PUT_OFF_S: Final = 15.0
 _ASK_AGAIN_S: Final = 2.0  # the same for asks: the collector does not wait long for replies
 _HEADERS: Final = 512  # maximum size of a message's headers
 _MESSAGES: Final = StreamConfig(
@@ -220,7 +225,8 @@ class NatsSender:
     async def send(self, data: bytes, key: str) -> None:
         """Return once the broker has it on disk; the broker drops duplicates of the last ten minutes."""
         where, name = subject(key.partition("-")[0], self._point), f"{key}-{self._life}"
-        await _publish(self._line, where, data, name, self._address.shown)
+        headers = {"Nats-Msg-Id": name, RUN_HEADER: self._life}
+        await _publish(self._line, where, data, headers, self._address.shown)
 
     async def asks(self) -> AsyncIterator[bytes]:
         """Asks wait in the broker for at most ten minutes."""
@@ -253,6 +259,8 @@ class NatsInbox:
         self.counts: Counter[str] = Counter()
         self._lease = Lease(name)
         self._quotas = quotas or Quotas()
+        self._runs = Runs()
+        self._put_offs: dict[str, set[int]] = {}  # by point: messages of a second agent that the broker keeps
         self._address = address
         self._again_s = again_s
         self._line = _Line(address, COLLECTOR)
@@ -265,12 +273,45 @@ class NatsInbox:
             if _of_another(message):
                 self.counts["of another point"] += 1
                 await acknowledge()
+            elif self._is_second(message):
+                await self._put_off(message, acknowledge)
             elif wait_s := self._quotas.wait_s(message.subject.rpartition(".")[2], len(message.data), 0.0):
                 self.counts["waited for its turn"] += 1
                 with suppress(nats.errors.Error):  # the broker keeps it
                     await message.nak(delay=wait_s)
             else:
                 yield message.data, acknowledge
+
+    def _is_second(self, message: Msg) -> bool:
+        """Whether a message is of an agent that uses the name of another one that is running."""
+        point, run = message.subject.rpartition(".")[2], (message.headers or {}).get(RUN_HEADER, "")[:64]
+        if message.metadata.num_delivered == 1:
+            return not self._runs.admits(point, run, time.monotonic())
+        is_second = self._runs.refuses(point, run, time.monotonic())  # repeated: it shows nobody who speaks now
+        if not is_second and point in self._put_offs:
+            self._put_offs[point].discard(message.metadata.sequence.stream)
+        return is_second
+
+    async def _put_off(self, message: Msg, acknowledge: Acknowledge) -> None:
+        """Leave a message of a second agent with the broker until the other one has ended; a few, and drop the rest."""
+        point = message.subject.rpartition(".")[2]
+        put_off = self._put_offs.setdefault(point, set())
+        if not put_off:
+            print(
+                f"wirelag: two agents are called {point} at the broker: the one that began later is refused, "
+                f"give each its own name",
+                file=sys.stderr,
+                flush=True,
+            )
+        self.counts["of a second agent"] += 1
+        number = message.metadata.sequence.stream
+        if number not in put_off and len(put_off) >= _MOST_PUT_OFF:
+            self.counts["of a second agent, dropped"] += 1
+            await acknowledge()
+            return
+        put_off.add(number)
+        with suppress(nats.errors.Error):  # the broker keeps it
+            await message.nak(delay=_PUT_OFF_S)
 
     async def ask(self, point: str, data: bytes) -> None:
         """Leave it with the broker. An ask may be repeated: replies are counted once."""
@@ -374,7 +415,7 @@ async def _replicas(context: JetStreamContext) -> int:
         return 1  # as the collector makes it
 
 
-async def _publish(line: _Line, where: str, data: bytes, key: str | None, shown: str) -> None:
+async def _publish(line: _Line, where: str, data: bytes, headers: dict[str, str] | None, shown: str) -> None:
     stream = await line.stream()
     most = min(line.max_payload - _HEADERS, MOST_BYTES)
     if len(data) > most:
@@ -382,7 +423,7 @@ async def _publish(line: _Line, where: str, data: bytes, key: str | None, shown:
             f"{shown}: a message of {len(data)} bytes is too large for the NATS server there (at most {most}); "
             f"raise its max_payload, or choose shorter intervals"
         )
-    await line.unless_lost(stream.publish(where, data, headers={"Nats-Msg-Id": key} if key else None))
+    await line.unless_lost(stream.publish(where, data, headers=headers))
 
 
 async def _consume(

@@ -28,6 +28,11 @@ class Runs:
     def __init__(self) -> None:
         self._points: dict[str, _Point] = {}
 
+    def refuses(self, point: str, run: str, now_s: float) -> bool:
+        """Whether this run is refused now; nothing is learned from it: a broker repeats old messages."""
+        known = self._points.get(point)
+        return known is not None and run in known.refused and now_s - known.heard_s < SILENT_S
+
     def admits(self, point: str, run: str, now_s: float) -> bool:
         """Whether this run may speak for the point; agents that do not name their run may."""
         if not run:
