@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.effort import scaled
+from tests.support.queues import waits
 from wirelag.stats.distribution import wilson
 from wirelag.stats.over_time import (
     FEWEST_DELAYS,
@@ -29,14 +30,6 @@ from wirelag.synopses.delay_sample import DelaySample
 Floats = npt.NDArray[np.float64]
 LOADS = (0.55, 0.7, 0.85, 0.95)
 COUNTS = (10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
-
-
-def waits(rng: np.random.Generator, count: int, load: float) -> Floats:
-    """Times in a queue with random arrivals and services (M/M/1), in steady state; the service rate is 1."""
-    first = rng.exponential(load / (1 - load)) * (rng.random() < load)  # the wait of the first packet
-    served, gaps = rng.exponential(1.0, count), rng.exponential(1 / load, count)
-    steps = np.concatenate(([first], served[:-1] - gaps[1:])).cumsum()
-    return steps - np.minimum(np.minimum.accumulate(steps), 0.0) + served
 
 
 def sample(delays: Floats) -> DelaySample:

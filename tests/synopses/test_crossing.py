@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.stats.test_over_time import waits
 from tests.support.effort import scaled
+from tests.support.queues import waits
 from wirelag.stats.over_time import bounds
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.delay_sample import DelaySample

@@ -114,7 +114,8 @@ class Network:
         return found
 
     def _between(self, segment: Segment, up: Sequence[Port], down: Sequence[Port]) -> SegmentReport:
-        from wirelag.measure.oneway import explanations, floor_of, measure_pair
+        from wirelag.measure.oneway import floor_of, measure_pair
+        from wirelag.measure.oneway_notes import explanations
         from wirelag.network.certainty import sample_error
         from wirelag.network.reports import report_of, surer
         from wirelag.packets.addresses import Direction

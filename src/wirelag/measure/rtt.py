@@ -19,8 +19,9 @@ from wirelag.errors import SettingError
 from wirelag.measure.groups import Groups, other_note
 from wirelag.measure.questions import MOST_NAMED, Questions, broken_text
 from wirelag.measure.result import DelayResult, Entry, doubt
+from wirelag.measure.rtt_notes import counts_of, coverage_of
 from wirelag.measure.slowest import listed
-from wirelag.units import Duration, Share, Size, duration_ns, format_time, many, one_of, share, size_bytes, within
+from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_of, share, size_bytes, within
 
 if TYPE_CHECKING:
     from wirelag.capture.source import Packets, PacketSource
@@ -391,7 +392,7 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
     if grouping is not None:
         assert whole is not None
         _add_groups(result, settings, _Grouped(grouping, entries, whole, both, total, questions))
-    result.counts, result.coverage = _counts(packets, total), _coverage(packets, total)
+    result.counts, result.coverage = counts_of(packets, total), coverage_of(packets, total)
     return result
 
 
@@ -505,32 +506,3 @@ def legs(method: str, total: Samples) -> list[Entry]:
         for leg, side in enumerate(PLACES)
         if (delays := total.distribution(leg)).samples
     ]
-
-
-_COUNTED: Final = {
-    "evicted": "evicted because memory was full",
-    "backwards": "responses timestamped before their request",
-    "too_long": "responses more than 2.44 h after their request",
-}
-
-
-def _counts(packets: Packets, total: Samples) -> dict[str, int]:
-    statistics = packets.statistics
-    counts = {"packets": statistics.packets, "examined": total.packets}
-    counts |= {f"skipped: {why}": n for why, n in statistics.skipped.items()}
-    return counts | {_COUNTED.get(name, name): n for name, n in total.counts.items()}
-
-
-def _coverage(packets: Packets, total: Samples) -> str:
-    """Coverage, as a sentence."""
-    statistics, delays = packets.statistics, total.distribution()
-    skipped = sum(statistics.skipped.values())
-    parts = [many(statistics.packets, "packet"), f"{total.packets:,} examined"]
-    if skipped:
-        parts.append(f"{skipped:,} skipped ({', '.join(f'{n:,} {why}' for why, n in statistics.skipped.items())})")
-    if total.counts.get("evicted", 0):
-        parts.append(f"{total.counts['evicted']:,} {_COUNTED['evicted']} (--table-memory)")
-    if delays.weight != delays.samples:
-        parts.append(f"{delays.samples:,} samples represent {delays.weight:,} delays")
-    parts += [f"{n:,} {_COUNTED[name]}" for name in ("backwards", "too_long") if (n := total.counts.get(name, 0))]
-    return "; ".join(parts)

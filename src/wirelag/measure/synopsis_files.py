@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from wirelag.errors import WirelagError
 from wirelag.measure.groups import OTHER
-from wirelag.measure.oneway import MeasuredPair, explanations
+from wirelag.measure.oneway import MeasuredPair
+from wirelag.measure.oneway_notes import explanations
 from wirelag.measure.points import Relation
 
 if TYPE_CHECKING:

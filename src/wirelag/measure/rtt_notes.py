@@ -1,0 +1,40 @@
+"""What is told beside the figures of `rtt`: what was examined, and what was not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from wirelag.units import many
+
+if TYPE_CHECKING:
+    from wirelag.capture.source import Packets
+    from wirelag.synopses.samples import Samples
+
+_COUNTED: Final = {
+    "evicted": "evicted because memory was full",
+    "backwards": "responses timestamped before their request",
+    "too_long": "responses more than 2.44 h after their request",
+}
+
+
+def counts_of(packets: Packets, total: Samples) -> dict[str, int]:
+    """Packets and samples by what became of them."""
+    statistics = packets.statistics
+    counts = {"packets": statistics.packets, "examined": total.packets}
+    counts |= {f"skipped: {why}": n for why, n in statistics.skipped.items()}
+    return counts | {_COUNTED.get(name, name): n for name, n in total.counts.items()}
+
+
+def coverage_of(packets: Packets, total: Samples) -> str:
+    """Coverage, as a sentence."""
+    statistics, delays = packets.statistics, total.distribution()
+    skipped = sum(statistics.skipped.values())
+    parts = [many(statistics.packets, "packet"), f"{total.packets:,} examined"]
+    if skipped:
+        parts.append(f"{skipped:,} skipped ({', '.join(f'{n:,} {why}' for why, n in statistics.skipped.items())})")
+    if total.counts.get("evicted", 0):
+        parts.append(f"{total.counts['evicted']:,} {_COUNTED['evicted']} (--table-memory)")
+    if delays.weight != delays.samples:
+        parts.append(f"{delays.samples:,} samples represent {delays.weight:,} delays")
+    parts += [f"{n:,} {_COUNTED[name]}" for name in ("backwards", "too_long") if (n := total.counts.get(name, 0))]
+    return "; ".join(parts)
