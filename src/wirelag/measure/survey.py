@@ -27,12 +27,12 @@ FORWARD, BACKWARD, TO_SERVER, TO_CLIENT, SYN, SYN_ACK, TCP, TIMED = (1 << i for 
 TIMED_KINDS: Final = (Kind.DNS, Kind.NTP, Kind.ICMP, Kind.QUIC)
 
 
-@dataclass(frozen=True, slots=True)
 class Conversations:
     """The conversations seen, each a row of bits."""
 
-    bits: npt.NDArray[np.uint8]
-    scale: int  # conversations that each kept one represents
+    def __init__(self, bits: npt.NDArray[np.uint8], scale: int) -> None:
+        self.bits = bits
+        self.scale = scale  # conversations that each kept one represents
 
     def count(self, mask: npt.NDArray[np.bool_] | None = None) -> int:
         """How many conversations there are, or how many in the mask."""
