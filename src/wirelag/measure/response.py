@@ -399,6 +399,8 @@ def _need_clients(heard: Heard, packets: Packets, servers: tuple[Server, ...]) -
     """Without a packet from a client: say why, and what to do."""
     names = ", ".join(packets.names)
     if not heard.from_clients + heard.from_servers + heard.left_out:
+        if not getattr(packets, "ended", True):
+            raise WirelagError(f"{names}: no packets to measure")
         return  # the result says so
     if servers and not heard.from_clients:
         wanted = ", ".join(str(server) for server in servers)
