@@ -73,3 +73,16 @@ def test_groups_of_both_legs_as_one_are_no_surer_than_their_connections(tmp_path
     error = of_connections.mean_error_ns(alone)
     assert error is not None
     assert error[0] > 5 * alone
+
+
+def test_the_page_has_groups_in_the_order_of_the_table(tmp_path: Path) -> None:
+    """Before, it put them in order of their mean again: one slow packet led it."""
+    of, names = np.repeat([1, 2], [40, 1]), [tmp_path / "up.pcap", tmp_path / "down.pcap"]
+    sent = 10**18 + np.arange(41) * 10**8
+    for name, late in zip(names, (0, np.where(of == 1, 10**7, 5 * 10**7)), strict=True):
+        write_pings(name, 0x0A010000 + of, sent + late, np.full(41, 10**12))
+    result = wirelag.oneway(*names, by="destination", clock="none", filter="icmp and src 10.0.0.1")
+    assert [entry.key for entry in result.groups] == ["10.1.0.1", "10.1.0.2"]
+    page = result.to_html()
+    table = page[page.index("Delays by destination, largest mean first") :]
+    assert table.index("10.1.0.1") < table.index("10.1.0.2")

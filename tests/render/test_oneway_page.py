@@ -86,7 +86,7 @@ def nothing() -> Report:
 def page() -> OnewayPage:
     page = made()
     slower = replace(page.total, mean=0.005, ci95={"mean": (0.004, 0.006)})
-    return replace(page, groups=[("fast", page.total), ("none", nothing()), ("slow", slower)], by="server",
+    return replace(page, groups=[("slow", slower), ("fast", page.total), ("none", nothing())], by="server",
                    segments=[("first", page.total), ("second", slower)], clock=fit(),
                    notes=["a note"], warnings=["a warning"])  # fmt: skip
 

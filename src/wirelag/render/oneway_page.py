@@ -8,6 +8,7 @@ import numpy as np
 
 from wirelag.render.html.oneway import ClockFit, OnewayPage, render_oneway
 from wirelag.render.html.oneway_charts import SpanEntry
+from wirelag.render.tables import order_text
 
 if TYPE_CHECKING:
     from wirelag.measure.oneway import MeasuredPair, OnewayResult
@@ -33,6 +34,7 @@ def page(result: OnewayResult) -> str:
             ],
             groups=[(entry.key, entry.report) for entry in result.groups],
             by=result.by,
+            order=order_text(result),
             segments=[(leg.key, leg.report) for leg in result.segments],
             clock=_clock_fit(measured, result.notes[1]),
             notes=result.notes,

@@ -47,8 +47,9 @@ class OnewayPage(Frame):
     total: Report
     tail: DelaySample  # delays of a sample of packets, and the share sampled
     spans: Sequence[SpanEntry]  # in order of time; empty without intervals
-    groups: Entries  # in any order
+    groups: Entries  # in order
     by: str
+    order: str = "largest mean first"  # what groups are in order of
     segments: Entries  # in the order of the path
     clock: ClockFit | None
 
@@ -86,12 +87,11 @@ def render_oneway(page: OnewayPage) -> str:
         below = _entries_table("Delays by segment", "segment", page.segments)
         add("segments", means(page.segments), "Where the time goes", text, height, below)
     if page.groups:
-        groups = sorted(page.groups, key=lambda entry: (entry[1].mean is None, -(entry[1].mean or 0.0)))
-        height = 110 + 26 * min(MOST_BARS, len(groups))
-        few_groups = groups[:MOST_BARS]
-        of = f"The {MOST_BARS} slowest of {len(groups):,} groups" if len(groups) > MOST_BARS else "All groups"
-        text = f"{of}, in order of their mean; lines are 95% intervals."
-        add("groups", means(few_groups), f"Slowest by {page.by}", text, height, _groups_table(page.by, groups))
+        few_groups = page.groups[:MOST_BARS]
+        of = f"The first {MOST_BARS} of {len(page.groups):,}" if len(page.groups) > MOST_BARS else "All"
+        text = f"{of} groups, {page.order}; their means, and lines as 95% intervals."
+        height = 110 + 26 * len(few_groups)
+        add("groups", means(few_groups), f"Slowest by {page.by}", text, height, _groups_table(page))
     if page.clock is not None and (fitted := clocks(page.clock)):
         add("clocks", fitted, "The clocks", f"{page.clock.text} {_CLOCK_TEXT}", 400)
     elif page.clock is not None:
@@ -337,10 +337,10 @@ def _entries_table(caption: str, by: str, entries: Entries) -> str:
     return table(caption, (by, *_HEADS), rows) + listed(reasons[:MOST_BARS])
 
 
-def _groups_table(by: str, groups: Entries) -> str:
-    more = len(groups) - MOST_GROUPS
-    note = f"<p>and {more:,} more, which are faster or unknown: --format csv lists all.</p>" if more > 0 else ""
-    return _entries_table(f"Delays by {by}, slowest first", by, groups[:MOST_GROUPS]) + note
+def _groups_table(page: OnewayPage) -> str:
+    more = len(page.groups) - MOST_GROUPS
+    note = f"<p>and {more:,} more: --format csv lists all.</p>" if more > 0 else ""
+    return _entries_table(f"Delays by {page.by}, {page.order}", page.by, page.groups[:MOST_GROUPS]) + note
 
 
 def _time_table(shown: Sequence[SpanEntry]) -> str:
