@@ -473,11 +473,8 @@ def _doubt_short(intervals: list[Entry], length_ns: int, whole: Entry, total: Sa
     """Widen the 95% intervals of intervals, or take them away, by how slowly delays of the whole change."""
     from wirelag.synopses.samples import LEGS as PLACES
 
-    alike = {
-        name: total.spread.of_leg(place).times.alike()._replace(samples=total.count_of(place))
-        for place, name in enumerate(PLACES)
-    }
-    slower = max(alike.values(), key=lambda one: one.lasts)._replace(samples=whole.report.samples)
+    alike = {name: total.alike(place) for place, name in enumerate(PLACES)}
+    slower = max(alike.values())._replace(samples=whole.report.samples)
     for entry in intervals:
         said = entry.report.details
         doubt(entry, length_ns, alike.get(said["leg"], slower))

@@ -16,7 +16,7 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.report import QUANTILES, Quantity, Report
 from wirelag.stats.certainty import Certainty, Sources
 from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
-from wirelag.stats.over_time import FEWEST_DELAYS, tells
+from wirelag.stats.over_time import FEWEST_DELAYS, Alike, tells
 from wirelag.stats.spread import Spread
 
 if TYPE_CHECKING:
@@ -112,6 +112,10 @@ class Samples:
         else:
             delays.certainty = Certainty(delays, lambda: connections.sources(tag, leg, delays))
         return delays
+
+    def alike(self, leg: int) -> Alike:
+        """How delays of a leg are alike."""
+        return self.spread.of_leg(leg).times.alike()._replace(samples=self.count_of(leg))
 
     def count_of(self, leg: int | None) -> int:
         """How many samples there are, in all or of a leg."""
