@@ -15,6 +15,7 @@ from wirelag.errors import SettingError, WirelagError
 
 if TYPE_CHECKING:
     from wirelag.balance.apply import Applier
+    from wirelag.balance.health import Health
     from wirelag.balance.loop import Balancer, Step
     from wirelag.balance.settings import BackendSettings, Config
     from wirelag.capture.live import Source
@@ -68,9 +69,11 @@ class Run:
     def __init__(self, config: Config, form: str, prometheus: str | None, length_ns: int | None) -> None:
         self._config, self._form, self._prometheus, self._length_ns = config, form, prometheus, length_ns
         self._stopped, self._reload = threading.Event(), False
+        self._health: Health | None = None
 
     def steer(self) -> None:
         """Steer packets in the kernel."""
+        from wirelag.balance.health import Health
         from wirelag.balance.loop import Balancer
         from wirelag.capture.neighbours import PATIENCE_S, mac_of
 
@@ -94,6 +97,8 @@ class Run:
             stack.callback(dataplane.close, leave=True)
             tell(dataplane.description)
             stack.enter_context(self._signals(lambda: None))
+            self._health = Health(config, tell)
+            stack.callback(self._health.close)
             self._go(stack, balancer, self._ticks(dataplane), None, lambda: None)
         if config.pins is None:
             tell("nothing was pinned: the balancer has ended, and packets go to this host")
@@ -105,6 +110,7 @@ class Run:
     def measure(self, command: str | None, read: list[str], speed: float | None, method: str) -> None:
         """Measure packets that another balancer sends."""
         from wirelag.balance.apply import Applier
+        from wirelag.balance.health import Health
         from wirelag.balance.loop import Balancer
         from wirelag.balance.watching import Watching
 
@@ -115,6 +121,9 @@ class Run:
             source = stack.enter_context(_closing(self._source(read, speed, keep=command is not None)))
             applier = None
             if command is not None:
+                if not read:
+                    self._health = Health(self._config, tell)
+                    stack.callback(self._health.close)
                 try:
                     applier = Applier(command, self._config.service, tell)
                 except ValueError as error:
@@ -191,6 +200,8 @@ class Run:
             if self._reload:
                 self._reload = False
                 self._load_again(balancer, listed)
+            if self._health is not None:
+                balancer.set_down(self._health.down())
             entry = balancer.step(reading)
             with lock:
                 totals.add(entry)
@@ -219,6 +230,8 @@ class Run:
                 tell(f"{line}; nothing changed")
             return
         self._config = balancer.config
+        if self._health is not None:
+            self._health.configure(self._config)
         listed()
         said = "; ".join(f"{c.name} {c.reason}: {c.before:.1%} to {c.after:.1%}" for c in changes)
         tell(f"{config.path}: reloaded{f': {said}' if said else ''}")
