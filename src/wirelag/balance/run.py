@@ -76,6 +76,7 @@ class Run:
         from wirelag.balance.health import Health
         from wirelag.balance.loop import Balancer
         from wirelag.capture.neighbours import PATIENCE_S, mac_of
+        from wirelag.capture.privileges import all_may_read, drop_privileges
 
         config = self._config
         interface = config.interface
@@ -95,6 +96,8 @@ class Run:
                 dataplane.close(leave=dataplane.table() is not None)
                 raise
             stack.callback(dataplane.close, leave=True)
+            # What is open is enough from here on. The file is read again on SIGHUP.
+            drop_privileges(stay=not all_may_read(config.path))
             tell(dataplane.description)
             stack.enter_context(self._signals(lambda: None))
             self._health = Health(config, tell)
