@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from wirelag.errors import SettingError, WirelagError
+from wirelag.transport.audit import Audit
 
 if TYPE_CHECKING:
     from wirelag.balance.apply import Applier
@@ -70,6 +71,7 @@ class Run:
         self._config, self._form, self._prometheus, self._length_ns = config, form, prometheus, length_ns
         self._stopped, self._reload = threading.Event(), False
         self._health: Health | None = None
+        self._audit = Audit(None)
 
     def steer(self) -> None:
         """Steer packets in the kernel."""
@@ -96,9 +98,12 @@ class Run:
                 dataplane.close(leave=dataplane.table() is not None)
                 raise
             stack.callback(dataplane.close, leave=True)
+            self._audit = Audit(config.audit)
+            stack.callback(self._audit.close)
             # What is open is enough from here on. The file is read again on SIGHUP.
             drop_privileges(stay=not all_may_read(config.path))
             tell(dataplane.description)
+            self._audit.say("start", where=dataplane.description)
             stack.enter_context(self._signals(lambda: None))
             self._health = Health(config, tell)
             stack.callback(self._health.close)
@@ -120,6 +125,8 @@ class Run:
         balancer = Balancer(self._config, None, lambda one: one.mac or b"")
         watching = Watching(self._config.service, method)  # type: ignore[arg-type]
         with ExitStack() as stack:
+            self._audit = Audit(self._config.audit)
+            stack.callback(self._audit.close)
             watching.list(self._config.backends, lambda one: self._mac(one, bool(read)))
             source = stack.enter_context(_closing(self._source(read, speed, keep=command is not None)))
             applier = None
@@ -198,7 +205,7 @@ class Run:
             stack.callback(totals.exporter(self._prometheus, lock, applier).close)
         show = stack.enter_context(self._shown())
         passed_ns = 0  # counted in intervals: a clock may step
-        entry = None
+        entry, down = None, tuple[str, ...]()
         for reading in readings:
             if self._reload:
                 self._reload = False
@@ -206,6 +213,10 @@ class Run:
             if self._health is not None:
                 balancer.set_down(self._health.down())
             entry = balancer.step(reading)
+            if entry.decision.changes or entry.down != down:
+                down = entry.down
+                weights = {name: round(weight, 4) for name, weight in entry.decision.weights.items()}
+                self._audit.say("weights applied" if entry.steered else "weights", weights=weights, down=list(down))
             with lock:
                 totals.add(entry)
             if applier is not None:
@@ -236,6 +247,7 @@ class Run:
         if self._health is not None:
             self._health.configure(self._config)
         listed()
+        self._audit.say("reload", backends=[one.name for one in config.backends])
         said = "; ".join(f"{c.name} {c.reason}: {c.before:.1%} to {c.after:.1%}" for c in changes)
         tell(f"{config.path}: reloaded{f': {said}' if said else ''}")
 

@@ -77,6 +77,7 @@ SCHEMA: Final = Schema(
         Key("pins", Kind("path, or `false`", _pins), True, "a folder in bpffs; `false`: nothing is pinned",
             otherwise="`/sys/fs/bpf/wirelag/NAME-OF-THE-FILE`"),
         Key("prometheus", Kind("`ADDRESS:PORT`", _listen), None, "as `--prometheus`"),
+        Key("audit", TEXT, None, "file for the audit log: start, reloads, weights, backends that are down"),
         Key("service.address", ADDRESS, None, "address that clients connect to", required=True),
         Key("service.ports", listed(whole(1, 65535)), None, "ports that clients connect to", otherwise="all ports"),
         Key("service.protocol", choice("tcp", "udp"), "tcp", "protocol of the service"),
@@ -166,6 +167,7 @@ class Config:
     pins: str | None  # None: nothing is pinned
     prometheus: str | None
     health: HealthSettings
+    audit: str | None
 
     @classmethod
     def load(cls, path: str) -> Config:
@@ -200,6 +202,7 @@ class Config:
             f"{PINS}/{Path(path).stem}" if pins is True else pins or None,
             settings["prometheus"],
             _health(settings),
+            settings["audit"],
         )
 
     @property
