@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test quick pythons acceptance bench fuzz docs lint format clean debian-packages
+.PHONY: help demo lab test quick pythons acceptance bench fuzz sbom docs lint format clean debian-packages
 
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -81,6 +81,9 @@ fuzz: debian-packages $(INSTALLED) ## Kernels under sanitizers: all captures, th
 	@if echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -x c -fsanitize=fuzzer,address - -o /dev/null 2>/dev/null; \
 	then $(MAKE) -C fuzz run SECONDS=$(or $(SECONDS),300); \
 	else echo "The fuzzers need clang and its runtime (run: apt-get install clang libclang-rt-dev): skipped."; fi
+
+sbom: $(INSTALLED) ## Write dist/wirelag.cdx.json, the software bill of materials of a release
+	$(BIN)/python -m tests.support.sbom dist/wirelag.cdx.json
 
 docs: $(INSTALLED) ## Regenerate docs/reference/cli.md, python.md and the tables of settings
 	$(BIN)/python -m tests.support.cli_reference

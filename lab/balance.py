@@ -147,7 +147,7 @@ def site(
         started = {}
         for number, host in enumerate(network.servers, 1):
             server = Httpd(service=service, order="worker", workers=workers, number=number)
-            started[number] = server.start(network, folder, 100 * seed + number, host=host)
+            started[number] = server.start(network, folder, 100 * seed + number, address="0.0.0.0", host=host)
         try:
             yield Site(network, folder, seed, started, pins)
         finally:

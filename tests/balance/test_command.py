@@ -78,7 +78,7 @@ def test_errors_are_reported(config: Path, arguments: tuple[object, ...], says: 
 def test_a_check_reports_what_a_run_would_refuse(config: Path, tmp_path: Path) -> None:
     config.write_text(f'interface = "nowhere9"\npins = "{tmp_path}"\n{CONFIG}', encoding="utf-8")
     done = wirelag("balance", "--config", config, "--check", code=2)
-    assert done.stdout.count("\n") == 7
+    assert done.stdout.count("\n") == 8
     interface, pins = done.stderr.splitlines()
     assert interface.startswith(f"wirelag: {config}: nowhere9: there is no such interface")
     assert f"{tmp_path}: pins must be in bpffs" in pins

@@ -2,12 +2,10 @@
 
 import signal
 import ssl
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 from tests.support.agent_messages import pair
-from tests.support.collector_process import RDA, Running, recent
+from tests.support.collector_process import RDA, Running, login, recent
 from tests.support.transport_peers import make_certificate, run
 from tests.support.waiting import until
 from wirelag.collector.agents import ALIVE_NS, Presence
@@ -86,19 +84,6 @@ def test_agents_that_end_and_come_back_are_in_the_log(tmp_path: Path) -> None:
     assert presence.heard("A", False, 2000.0) == "A is heard again"
     presence.forget("A")
     assert presence.silent(3000.0) == []
-
-
-def login(url: str, token: str) -> str:
-    class Stay(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_: object) -> None:
-            return None
-
-    request = urllib.request.Request(f"{url}/login", data=f"token={token}".encode(), method="POST")
-    try:
-        urllib.request.build_opener(Stay).open(request)
-    except urllib.error.HTTPError as answer:
-        return str(answer.headers["Set-Cookie"]).partition(";")[0]
-    raise AssertionError("no session")
 
 
 def accepts(url: str, token: str) -> bool:

@@ -87,7 +87,7 @@ def test_a_host_header_is_not_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
         path, hostname = "/v1/", "x"
 
     monkeypatch.setattr(Request, "url", Url())
-    guard = Guard(application, {"a-token-that-is-long-enough": None}, False)
+    guard = Guard(application, {"a-token-that-is-long-enough": "admin"}, False)
     assert status_of(guard, scope("/api/v1/segments", "x/v1/?")) == 401
     assert status_of(guard, scope("/v1/messages", "x")) == 200  # has its own token
 

@@ -22,7 +22,12 @@ from tests.support.waiting import PATIENCE_S
 
 DEPLOY = ROOT / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
-MOST_EXPOSED = {"wirelag-agent@.service": 2.5, "wirelag-collect.service": 1.5, "wirelag-watch@.service": 2.0}
+MOST_EXPOSED = {
+    "wirelag-agent@.service": 2.5,
+    "wirelag-balance@.service": 3.5,
+    "wirelag-collect.service": 1.5,
+    "wirelag-watch@.service": 2.0,
+}
 TOKEN = "a-token-that-is-long-enough"
 IN_SYSTEMD = pytest.mark.skipif(bool(lacking()), reason=lacking() or "systemd can run")
 NET_RAW, BIND = 1 << 13, 1 << 10

@@ -108,6 +108,21 @@ def recent(seconds: int, rate: int, seed: int, **more: Any) -> Path:
     return Path.made(seconds, rate, seed, start_ns=now_ns - (seconds + 2) * SECOND_NS, **more)
 
 
+def login(url: str, token: str) -> str:
+    """Log in at the page; return the cookie of the session."""
+
+    class Stay(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_: object) -> None:
+            return None
+
+    request = urllib.request.Request(f"{url}/login", data=f"token={token}".encode(), method="POST")
+    try:
+        urllib.request.build_opener(Stay).open(request)
+    except urllib.error.HTTPError as answer:
+        return str(answer.headers["Set-Cookie"]).partition(";")[0]
+    raise AssertionError("no session")
+
+
 def send(url: str, agents: Iterable[Agent], count: int, until: Callable[[], bool], token: str | None = None) -> None:
     """Let agents send `count` intervals, with retries, and answer asks until `until` holds."""
     asyncio.run(_send(Address(url, token), agents, count, until))

@@ -278,9 +278,13 @@ def _collector(settings: Settings) -> Address | None:
         return None
     if ca is not None and not os.access(ca, os.R_OK):
         raise settings.wrong("collector.ca", f"{ca}: cannot read it")
+    certificate, key = settings["collector.certificate"], settings["collector.key"]
+    if (certificate is None) != (key is None):
+        missing = "collector.key" if key is None else "collector.certificate"
+        raise settings.wrong(missing, "is missing: certificate and key go together")
     secret = _secret(settings, token_file) if token_file else None
     try:
-        return Address(url, secret, ca, settings["collector.insecure"], settings["collector.from"])
+        return Address(url, secret, ca, settings["collector.insecure"], settings["collector.from"], certificate, key)
     except WirelagError as error:
         raise settings.wrong("collector.url", str(error)) from None
 

@@ -70,6 +70,8 @@ SCHEMA: Final = Schema(
             "--collector"),
         Key("collector.token_file", PATH, None, "file with the token, or `user:password` for NATS", "--token-file"),
         Key("collector.ca", PATH, None, "CA that signed the collector's certificate", "--ca", "the system's"),
+        Key("collector.certificate", PATH, None, "certificate to show to the collector; needs `key`"),
+        Key("collector.key", PATH, None, "private key of that certificate"),
         Key("collector.from", ADDRESS, None, "source address of messages (HTTPS); on a router its own", "--from"),
         Key("collector.insecure", FLAG, False, "allow plain text to other hosts and any certificate", "--insecure"),
         Key("capture.promiscuous", FLAG, False, "also capture packets to other hosts", "--promiscuous"),

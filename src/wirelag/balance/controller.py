@@ -1,7 +1,8 @@
 """The share of the load for each backend, from response latencies: no I/O, no clock, one interval at a time.
 
 Laws:
-- Weights add up to 1. None is below its floor: a backend without traffic cannot show that it has recovered.
+- Weights add up to 1. None is below its floor: a backend without traffic cannot show that it has recovered. All that
+  are slow, silent or suspect share one floor: together they stay below 1% of connections, so p99 is the others'.
 - Latency is a sum over a count, over all connections of a backend and as many past intervals as can be trusted. What
   contradicts the past replaces it. No samples mean unknown, never unchanged.
 - A backend is slow if it is significantly above the high watermark. Significance follows from the number of samples,
@@ -41,7 +42,7 @@ class Policy:
 
     high: float = 1.5
     low: float = 1.2
-    floor: float | None = None  # share of all weight; None: 0.8%, or a tenth of an equal share if that is less
+    floor: float | None = None  # of all slow ones together; None: 0.8%, or a tenth of an equal share if that is less
     increment: float = 0.25  # largest gain of a backend per interval, in fair shares
     most: float = 3.0  # largest weight of a backend, in fair shares
     quiet: int = 3
@@ -53,7 +54,7 @@ class Policy:
     attempts: int = 20  # missing responses after which a backend is silent
 
     def floors(self, fair: Mapping[str, float]) -> dict[str, float]:
-        """The least weight of each backend."""
+        """The least weight of each backend, if it alone is slow."""
         floor = min(0.008, 0.1 / max(1, len(fair))) if self.floor is None else self.floor
         return {name: min(floor, share) for name, share in fair.items()}
 
@@ -145,6 +146,11 @@ class Controller:
         gone, new = before.keys() - fair.keys(), fair.keys() - before.keys()
         return _changes(before, self.weights, dict.fromkeys(gone, "removed") | dict.fromkeys(new, "added"))
 
+    def floors(self) -> dict[str, float]:
+        """The least weight of each backend now."""
+        ill = sum(past.slow or past.silent or past.suspect for past in self._past.values())
+        return {name: floor / max(1, ill) for name, floor in self.policy.floors(self.fair).items()}
+
     def step(self, counts: Mapping[str, Counts]) -> Decision:
         """Process an interval: the traffic and latencies of each backend."""
         self._learn(counts)
@@ -160,13 +166,14 @@ class Controller:
             self._quiet = 0 if any(changed) else self._quiet + 1
             if self._quiet >= self.policy.quiet:
                 self._even(set(ill), said)
+        self._enough_tried(said)
         latencies = {name: past.latency for name, past in self._past.items()}
         return Decision(dict(self.weights), self._standings(), latencies, _changes(before, self.weights, said))
 
     def _enter(self, fair: Mapping[str, float], weights: dict[str, float]) -> None:
         self.fair = _shares(fair)
         self._past = {name: self._past.get(name) or _Past() for name in fair}
-        self.weights = settled(weights, self.policy.floors(self.fair))
+        self.weights = settled(weights, self.floors())
         self._quiet = 0
 
     def _learn(self, counts: Mapping[str, Counts]) -> None:
@@ -200,6 +207,7 @@ class Controller:
             return False
         old, new = past.latency, Latency(max(now.sum_ns, now.count), now.count, doubt)  # at least 1 ns
         past.unheard, past.unasked, past.missing, past.further = 0, 0, 0.0, -now.connections
+        past.slow = past.slow or past.suspect  # until its mean is below the watermark, as for any slow one
         past.silent = past.suspect = False
         if old is None:
             past.latency = new
@@ -241,7 +249,7 @@ class Controller:
 
     def _shift(self, ill: list[str], smallest: Latency, said: dict[str, str]) -> bool:
         """Move weight from slow or silent backends to those that can take it."""
-        floors = self.policy.floors(self.fair)
+        floors = self.floors()
         taken = dict[str, float]()
         for name in ill:
             over, latency = self.weights[name] - floors[name], self._past[name].latency
@@ -300,7 +308,25 @@ class Controller:
                 part = sign * moved / sum(steps.values())
                 for name, step in steps.items():
                     self.weights[name] += step * part
-            self.weights = settled(self.weights, self.policy.floors(self.fair))
+            self.weights = settled(self.weights, self.floors())
+
+    def _enough_tried(self, said: dict[str, str]) -> None:
+        """Take back what a suspect got to be tried, as soon as it has connections that will show how it is."""
+        floors = self.floors()
+        over = [
+            name
+            for name, past in self._past.items()
+            if past.suspect and past.unasked == 0 and self.weights[name] > floors[name] + 1e-9
+        ]
+        if not over or len(over) == len(self._past):
+            return
+        before = dict(self.weights)
+        self.weights = settled(self.weights | {name: floors[name] for name in over}, floors)
+        for name in over:
+            said[name] = "is tried enough"
+        for name, weight in self.weights.items():
+            if weight - before[name] > 1e-9:
+                said.setdefault(name, "takes over")
 
     def _waits(self, name: str) -> bool:
         """Whether it is a suspect that is not to be tried yet: it is tried after a long time without traffic."""

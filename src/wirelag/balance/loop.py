@@ -19,7 +19,7 @@ from wirelag.errors import WirelagError
 NOTHING: Final = Counts()
 FIXED: Final = (
     *("interface", "service", "interval_ns", "table_size", "connections", "idle_ns", "most_new", "secret"),
-    *("pins", "prometheus"),
+    *("pins", "prometheus", "audit"),
 )
 
 
@@ -33,17 +33,28 @@ class Step:
     counters: Mapping[str, int]
     draining: tuple[str, ...]
     steered: bool  # whether the weights are in use
+    down: tuple[str, ...] = ()  # those that fail their health check
+
+    @property
+    def names(self) -> list[str]:
+        """All backends."""
+        return list(dict.fromkeys([*self.decision.weights, *self.down, *self.draining]))
+
+    def standing(self, name: str) -> str:
+        """The standing of a backend."""
+        if name in self.draining:
+            return "draining"
+        return "down" if name in self.down else self.decision.standings[name]
 
     def to_json(self) -> dict[str, Any]:
         """As data; times in seconds. Unknown values are null, and `standing` holds the reason."""
         changes = {change.name: change for change in self.decision.changes}
-        names = dict.fromkeys([*self.decision.weights, *self.draining])
         return {
             "command": "balance",
             "time": self.time_ns / 1e9,
             "steered": self.steered,
             "changed": bool(changes),
-            "backends": [self._backend(name, changes.get(name)) for name in names],
+            "backends": [self._backend(name, changes.get(name)) for name in self.names],
             "counters": dict(self.counters),
         }
 
@@ -54,7 +65,7 @@ class Step:
             "weight": round(self.decision.weights.get(name, 0.0), 9),
             "before": round(change.before, 9) if change else None,
             "reason": change.reason if change else None,
-            "standing": "draining" if name in self.draining else self.decision.standings[name],
+            "standing": self.standing(name),
             "latency": round(latency.mean_ns / 1e9, 9) if latency else None,
             "latency_between": _between(latency),
             "latency_samples": round(latency.samples) if latency else 0,
@@ -83,6 +94,7 @@ class Balancer:
         self.config, self._dataplane, self._mac_of, self._tell = config, dataplane, mac_of, tell
         self._leaving: dict[str, tuple[BackendSettings, int]] = {}  # intervals that it has drained
         self._missing: dict[str, BackendSettings] = {}  # backends with an unresolved MAC address
+        self._down: dict[str, str] = {}
         self._macs, self._missing = self._resolved(config)
         self._slots: dict[str, int] = {}
         self._set_weights: dict[str, float] | None = None
@@ -111,7 +123,19 @@ class Balancer:
             reading.counters,
             self.draining,
             self._dataplane is not None,
+            tuple(name for name in self._down if name not in self.controller.fair),
         )
+
+    def set_down(self, down: Mapping[str, str]) -> None:
+        """Set who fails its health check, and why: no new connections for them, until they are back, at their floor."""
+        if down.keys() == self._down.keys():
+            return
+        before, self._down = self._down, dict(down)
+        for name in down.keys() - before.keys():
+            self._tell(f"{name}: down ({down[name]}): it gets no new connections")
+        for name in before.keys() - down.keys():
+            self._tell(f"{name}: passes its health check again, and starts at its floor")
+        self._change(self._taking())
 
     def reload(self, config: Config) -> tuple[WeightChange, ...]:
         """Apply new settings; removed or draining backends keep their connections for a while."""
@@ -157,6 +181,11 @@ class Balancer:
 
     def _taking(self) -> dict[str, float]:
         """Backends that get new connections, with their fair shares."""
+        there = self._there()
+        return {name: share for name, share in there.items() if name not in self._down} or there
+
+    def _there(self) -> dict[str, float]:
+        """Backends with a known MAC address, with their fair shares."""
         return {name: share for name, share in self.config.fair.items() if name not in self._missing}
 
     def _begin(self) -> dict[str, float]:
@@ -202,10 +231,10 @@ class Balancer:
     def _list(self) -> None:
         if self._dataplane is None:
             return
-        taking = self._taking()
-        wanted = [one for one in self.config.backends if one.name in taking]
-        wanted += [one for one, _ in self._leaving.values() if one.name not in taking]
-        backends = [Backend(one.name, one.address, self._macs[one.name]) for one in wanted]
+        there = self._there()
+        wanted = [one for one in self.config.backends if one.name in there]
+        wanted += [one for one, _ in self._leaving.values() if one.name not in there]
+        backends = [Backend(one.name, one.address, self._macs[one.name], one.name in self._down) for one in wanted]
         self._slots = self._dataplane.set_backends(backends)
 
     def _drain(self, reading: Reading) -> None:

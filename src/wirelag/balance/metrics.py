@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wirelag.balance.loop import Step
     from wirelag.render.prometheus import Exporter
 
-STANDINGS: Final = ("well", "slow", "silent", "unknown", "draining")
+STANDINGS: Final = ("well", "slow", "silent", "unknown", "draining", "down")
 COUNTERS: Final = {
     "requests": "Requests sent to the backend.",
     "opened": "Connections opened.",
@@ -42,7 +42,7 @@ class Totals:
         """Add an interval."""
         self._last = entry
         self._moves += bool(entry.decision.changes)
-        names = dict.fromkeys([*entry.decision.weights, *entry.draining])
+        names = entry.names
         self._counts = {n: self._counts.get(n, Counts()) + entry.counts.get(n, Counts()) for n in names}
         self._unknown = {
             name: self._unknown.get(name, 0) + (entry.decision.latencies.get(name) is None) for name in names
@@ -83,7 +83,7 @@ class Totals:
             "wirelag_balance_standing", "1 for the backend's current standing.", labels=["backend", "standing"]
         )
         for name in self._counts:
-            now = "draining" if name in entry.draining else decision.standings[name]
+            now = entry.standing(name)
             for one in STANDINGS:
                 standing.add_metric([name, one], float(one == now))
         yield standing

@@ -12,9 +12,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from wirelag.errors import SettingError, WirelagError
+from wirelag.transport.audit import Audit
 
 if TYPE_CHECKING:
     from wirelag.balance.apply import Applier
+    from wirelag.balance.health import Health
     from wirelag.balance.loop import Balancer, Step
     from wirelag.balance.settings import BackendSettings, Config
     from wirelag.capture.live import Source
@@ -68,11 +70,15 @@ class Run:
     def __init__(self, config: Config, form: str, prometheus: str | None, length_ns: int | None) -> None:
         self._config, self._form, self._prometheus, self._length_ns = config, form, prometheus, length_ns
         self._stopped, self._reload = threading.Event(), False
+        self._health: Health | None = None
+        self._audit = Audit(None)
 
     def steer(self) -> None:
         """Steer packets in the kernel."""
+        from wirelag.balance.health import Health
         from wirelag.balance.loop import Balancer
         from wirelag.capture.neighbours import PATIENCE_S, mac_of
+        from wirelag.capture.privileges import all_may_read, drop_privileges
 
         config = self._config
         interface = config.interface
@@ -92,8 +98,15 @@ class Run:
                 dataplane.close(leave=dataplane.table() is not None)
                 raise
             stack.callback(dataplane.close, leave=True)
+            self._audit = Audit(config.audit)
+            stack.callback(self._audit.close)
+            # What is open is enough from here on. The file is read again on SIGHUP.
+            drop_privileges(stay=not all_may_read(config.path))
             tell(dataplane.description)
+            self._audit.say("start", where=dataplane.description)
             stack.enter_context(self._signals(lambda: None))
+            self._health = Health(config, tell)
+            stack.callback(self._health.close)
             self._go(stack, balancer, self._ticks(dataplane), None, lambda: None)
         if config.pins is None:
             tell("nothing was pinned: the balancer has ended, and packets go to this host")
@@ -105,16 +118,22 @@ class Run:
     def measure(self, command: str | None, read: list[str], speed: float | None, method: str) -> None:
         """Measure packets that another balancer sends."""
         from wirelag.balance.apply import Applier
+        from wirelag.balance.health import Health
         from wirelag.balance.loop import Balancer
         from wirelag.balance.watching import Watching
 
         balancer = Balancer(self._config, None, lambda one: one.mac or b"")
         watching = Watching(self._config.service, method)  # type: ignore[arg-type]
         with ExitStack() as stack:
+            self._audit = Audit(self._config.audit)
+            stack.callback(self._audit.close)
             watching.list(self._config.backends, lambda one: self._mac(one, bool(read)))
             source = stack.enter_context(_closing(self._source(read, speed, keep=command is not None)))
             applier = None
             if command is not None:
+                if not read:
+                    self._health = Health(self._config, tell)
+                    stack.callback(self._health.close)
                 try:
                     applier = Applier(command, self._config.service, tell)
                 except ValueError as error:
@@ -186,12 +205,18 @@ class Run:
             stack.callback(totals.exporter(self._prometheus, lock, applier).close)
         show = stack.enter_context(self._shown())
         passed_ns = 0  # counted in intervals: a clock may step
-        entry = None
+        entry, down = None, tuple[str, ...]()
         for reading in readings:
             if self._reload:
                 self._reload = False
                 self._load_again(balancer, listed)
+            if self._health is not None:
+                balancer.set_down(self._health.down())
             entry = balancer.step(reading)
+            if entry.decision.changes or entry.down != down:
+                down = entry.down
+                weights = {name: round(weight, 4) for name, weight in entry.decision.weights.items()}
+                self._audit.say("weights applied" if entry.steered else "weights", weights=weights, down=list(down))
             with lock:
                 totals.add(entry)
             if applier is not None:
@@ -219,7 +244,10 @@ class Run:
                 tell(f"{line}; nothing changed")
             return
         self._config = balancer.config
+        if self._health is not None:
+            self._health.configure(self._config)
         listed()
+        self._audit.say("reload", backends=[one.name for one in config.backends])
         said = "; ".join(f"{c.name} {c.reason}: {c.before:.1%} to {c.after:.1%}" for c in changes)
         tell(f"{config.path}: reloaded{f': {said}' if said else ''}")
 

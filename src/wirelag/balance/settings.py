@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from wirelag.balance.controller import Policy
 from wirelag.balance.maglev import SIZE, is_prime
@@ -77,13 +77,14 @@ SCHEMA: Final = Schema(
         Key("pins", Kind("path, or `false`", _pins), True, "a folder in bpffs; `false`: nothing is pinned",
             otherwise="`/sys/fs/bpf/wirelag/NAME-OF-THE-FILE`"),
         Key("prometheus", Kind("`ADDRESS:PORT`", _listen), None, "as `--prometheus`"),
+        Key("audit", TEXT, None, "file for the audit log: start, reloads, weights, backends that are down"),
         Key("service.address", ADDRESS, None, "address that clients connect to", required=True),
         Key("service.ports", listed(whole(1, 65535)), None, "ports that clients connect to", otherwise="all ports"),
         Key("service.protocol", choice("tcp", "udp"), "tcp", "protocol of the service"),
         Key("policy.high", number(1.05, 100), _SHIPPED.high, "weight drops above this multiple of the lowest latency"),
         Key("policy.low", number(1, 100), _SHIPPED.low, "weight may grow below this multiple of it"),
-        Key("policy.floor", SHARE, None, "smallest share of new connections", otherwise='`"0.8%"`, or a tenth of an '
-            'equal share if that is less'),
+        Key("policy.floor", SHARE, None, "share of new connections for all slow ones together",
+            otherwise='`"0.8%"`, or a tenth of an equal share if that is less'),
         Key("policy.increment", number(0.01, 10), _SHIPPED.increment, "largest gain per interval, in fair shares"),
         Key("policy.most", number(1, 1000), _SHIPPED.most, "largest weight of a backend, in fair shares"),
         Key("policy.quiet", whole(1, 1000), _SHIPPED.quiet, "quiet intervals before weights go back to fair shares"),
@@ -93,6 +94,15 @@ SCHEMA: Final = Schema(
         Key("policy.fading", number(0, 1), _SHIPPED.fading, "weight of a slow backend's past after one interval"),
         Key("policy.forget", whole(1, 10_000), _SHIPPED.forget, "intervals without samples until a latency is unknown"),
         Key("policy.attempts", whole(1, 1 << 20), _SHIPPED.attempts, "missing responses until a backend is silent"),
+        Key("health.check", choice("tcp", "http", "none"), None, "how to check that a backend lives",
+            otherwise="`tcp`, for backends that have passed once; `none` for udp"),
+        Key("health.port", whole(1, 65535), None, "port to connect to, at the backend's own address",
+            otherwise="the first of `service.ports`"),
+        Key("health.path", TEXT, "/", "path to ask for; a status from 200 to 399 passes"),
+        Key("health.interval", duration("100ms", "60s"), "1s", "how often to check"),
+        Key("health.timeout", duration("50ms", "30s"), "1s", "how long a check may take"),
+        Key("health.fall", whole(1, 100), 2, "failures in a row until a backend is down"),
+        Key("health.rise", whole(1, 100), 2, "successes in a row until it is up again"),
         Key("table.size", Kind("prime, 101 to 2^24", _prime), SIZE, "entries; at least 100 for each backend"),
         Key("table.connections", whole(1024, 1 << 26), 1 << 17, "connections to remember"),
         Key("table.idle", duration("1s", "1d"), "5m", "how long a connection may be idle"),
@@ -124,6 +134,20 @@ class BackendSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class HealthSettings:
+    """How backends are checked."""
+
+    kind: Literal["tcp", "http"] | None = None  # None: not at all
+    strict: bool = False  # also backends that have never passed
+    port: int | None = None
+    path: str = "/"
+    interval_ns: int = 10**9
+    timeout_ns: int = 10**9
+    fall: int = 2
+    rise: int = 2
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The configuration of a balancer."""
 
@@ -142,6 +166,8 @@ class Config:
     secret: str
     pins: str | None  # None: nothing is pinned
     prometheus: str | None
+    health: HealthSettings
+    audit: str | None
 
     @classmethod
     def load(cls, path: str) -> Config:
@@ -154,6 +180,10 @@ class Config:
             settings.note("backends", "is missing: write [[backends]], with name and address, for each backend")
         _check_names(settings, backends, draining)
         _check_policy(settings, backends, draining)
+        if settings["health.check"] not in (None, "none") and not (
+            settings["health.port"] or settings["service.ports"]
+        ):
+            settings.note("health.port", "is missing: the service has no ports of which to use the first")
         settings.check()
         return cls(
             path,
@@ -171,12 +201,31 @@ class Config:
             settings["table.secret"] or "",
             f"{PINS}/{Path(path).stem}" if pins is True else pins or None,
             settings["prometheus"],
+            _health(settings),
+            settings["audit"],
         )
 
     @property
     def fair(self) -> dict[str, float]:
         """The weights of backends that get new connections."""
         return {one.name: one.weight for one in self.backends if one.name not in self.draining and one.weight}
+
+
+def _health(settings: Settings) -> HealthSettings:
+    ports, wanted = settings["service.ports"] or (), settings["health.check"]
+    port = settings["health.port"] or (ports[0] if ports else None)
+    usual = "tcp" if settings["service.protocol"] == "tcp" and port else "none"
+    kind: Any = wanted or usual
+    return HealthSettings(
+        None if kind == "none" else kind,
+        wanted is not None,
+        port,
+        settings["health.path"],
+        settings["health.interval"],
+        settings["health.timeout"],
+        settings["health.fall"],
+        settings["health.rise"],
+    )
 
 
 def _backend(settings: Settings, at: str) -> BackendSettings | None:

@@ -21,7 +21,7 @@ SHOWN_CHANGES: Final = 8
 SHOWN_BACKENDS: Final = 32
 SHORT: Final = 8  # requests per connection: too few for a latency
 SURE: Final = 100  # epochs without an estimate
-STYLES: Final = {"slow": "bold yellow", "silent": "bold red", "unknown": "dim", "draining": "cyan"}
+STYLES: Final = {"slow": "bold yellow", "silent": "bold red", "unknown": "dim", "draining": "cyan", "down": "red"}
 
 
 def forecast(config: Config) -> list[str]:
@@ -38,6 +38,13 @@ def forecast(config: Config) -> list[str]:
         f"weight, down to {max(floors.values()):.2%}; one below {policy.low:g} times may gain",
         f"table of {config.table_size:,} entries, room for {config.connections:,} connections, {pins}",
     ]
+    health = config.health
+    if health.kind is not None:
+        each, limit = format_duration(health.interval_ns), format_duration(health.timeout_ns)
+        lines.append(
+            f"health: {health.kind} at port {health.port} every {each}; {health.fall} failures in a row "
+            f"(no reply within {limit} is one) take a backend out{'' if health.strict else ', if it has passed before'}"
+        )
     for one in config.backends:
         share = f"{fair[one.name] / total:.1%}" if one.name in fair else "drains"
         mac = one.mac.hex(":") if one.mac else "MAC from the neighbour table"
@@ -113,11 +120,11 @@ class View:
         for name in ("requests/s", "connections", "samples"):
             table.add_column(name, justify="right")
         table.add_column("standing")
-        names = list(dict.fromkeys([*entry.decision.weights, *entry.draining]))
+        names = entry.names
         per_second = 1e9 / self._config.interval_ns
         for name in names[:SHOWN_BACKENDS]:
             weight, counts = entry.decision.weights.get(name, 0.0), entry.counts.get(name, Counts())
-            standing = "draining" if name in entry.draining else entry.decision.standings[name]
+            standing = entry.standing(name)
             table.add_row(
                 name,
                 f"{weight:.1%}",

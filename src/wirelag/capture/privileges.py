@@ -39,6 +39,13 @@ def drop_privileges(stay: bool = False) -> None:
         raise OSError(ctypes.get_errno(), "cannot drop capabilities")
 
 
+def all_may_read(path: str) -> bool:
+    """Whether any user may read this file, and so any that the process continues as may read it again."""
+    place = os.path.realpath(path)
+    folders = [place := os.path.dirname(place) for _ in range(place.count("/"))]
+    return bool(os.stat(path).st_mode & 0o004) and all(os.stat(folder).st_mode & 0o001 for folder in folders)
+
+
 def _leave_root() -> None:
     user, group = _whom()
     groups, imported_from = os.getgroups(), [path for path in sys.path if os.path.exists(path)]

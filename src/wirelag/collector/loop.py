@@ -33,6 +33,7 @@ from wirelag.protocol.messages import Message, UnknownVersion, decode, encode, p
 from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result
 from wirelag.protocol.session import LINGER_NS, Rounds
 from wirelag.transport import Acknowledge, Inbox
+from wirelag.transport.audit import Audit
 from wirelag.transport.notices import Notices
 from wirelag.transport.quotas import Quotas
 from wirelag.units import format_duration
@@ -92,6 +93,7 @@ class Collector:
         self.agents, self.metrics = Agents(store.agents()), Metrics()
         self.presence = Presence(self.agents.lively(clock()), time.monotonic())
         self.counted: Counter[str] = Counter()
+        self.audit = Audit(None)
         self.health = Health()
         self.notices = Notices()
         self.in_use: Callable[[], dict[str, InUse]] = dict  # the server knows
@@ -368,6 +370,8 @@ class Collector:
             return []
         told = list(self.following.messages(alive, self.clock()))
         self.counted["m-sets told"] += len(told)
+        for message in told:
+            self.audit.say("m-set told", point=message.point)
         return told
 
     def _take_one(self, data: bytes, place: int, now_ns: int) -> list[Outcome]:

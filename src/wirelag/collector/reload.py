@@ -21,6 +21,7 @@ NAMES: Final = {  # of what is taken over; all else needs a restart
     "retention": "retain",
     "certificate": "certificate",
     "key": "key",
+    "client_ca": "client_ca",
 }
 _OTHERS: Final = {"given"}  # not settings
 
@@ -75,6 +76,13 @@ def renew(context: ssl.SSLContext, settings: Settings) -> None:
     except (OSError, ssl.SSLError) as error:
         reason = getattr(error, "reason", None) or error
         raise WirelagError(f"{settings.certificate}: no certificate that fits {settings.key} ({reason})") from None
+    if settings.client_ca is not None:
+        try:
+            context.load_verify_locations(settings.client_ca)
+        except (OSError, ssl.SSLError) as error:
+            reason = getattr(error, "reason", None) or error
+            raise WirelagError(f"{settings.client_ca}: cannot be used as client_ca ({reason})") from None
+        context.verify_mode = ssl.CERT_REQUIRED
 
 
 def _say(line: str) -> None:

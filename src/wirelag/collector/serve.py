@@ -19,7 +19,7 @@ import ssl
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from html import escape
@@ -30,6 +30,7 @@ from urllib.parse import parse_qs
 from wirelag import __version__
 from wirelag.collector.reload import Reload, renew
 from wirelag.collector.settings import Settings
+from wirelag.collector.tokens import Tokens, refusal, senders
 from wirelag.errors import MissingExtraError, WirelagError
 
 try:
@@ -49,6 +50,7 @@ try:
     from wirelag.collector.sqlite import SqliteStore
     from wirelag.collector.sqlite_file import passes
     from wirelag.collector.store import StoreUnavailable
+    from wirelag.transport.audit import Audit
     from wirelag.transport.http_inbox import HttpInbox
     from wirelag.transport.notices import Notices
 except ImportError:
@@ -88,23 +90,24 @@ class Guard:
     def __init__(
         self,
         app: ASGIApp,
-        tokens: Mapping[str, str | None] | None,
+        tokens: Tokens | None,
         encrypted: bool,
         admit: Callable[[Request, str | None], bool] = lambda request, point: True,
         refused: Callable[[Request, str], None] = lambda request, what: None,
+        opened: Callable[[Request, str], None] = lambda request, scope: None,
     ) -> None:
-        """`admit` is told of connections with a right token, `refused` of requests with a wrong one or none."""
+        """`admit` is told of connections with a right token, `refused` of other requests, `opened` of logins."""
         self._app, self._encrypted, self._admit, self._refused = app, encrypted, admit, refused
-        self._tokens: list[str] | None = None
-        self._sessions: dict[str, float] = {}  # by session: when it expires
+        self._opened = opened
+        self._tokens: Tokens | None = None
+        self._sessions: dict[str, tuple[float, str]] = {}  # by session: when it expires, and its scope
         self.use(tokens)
 
-    def use(self, tokens: Mapping[str, str | None] | None) -> None:
-        """Accept these tokens from now on; if one is gone, all sessions end."""
-        mine = None if tokens is None else [token for token, point in tokens.items() if point is None]
-        if not set(self._tokens or ()) <= set(mine or ()):
+    def use(self, tokens: Tokens | None) -> None:
+        """Accept these tokens from now on; if one is gone or may do less, all sessions end."""
+        if not (self._tokens or {}).items() <= (tokens or {}).items():
             self._sessions.clear()
-        self._tokens = mine
+        self._tokens = None if tokens is None else dict(tokens)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
@@ -136,20 +139,27 @@ class Guard:
         if path == "/login" and request.method == "POST":
             return await self._login(request)
         word, _, given = request.headers.get("authorization", "").partition(" ")
-        if (word.lower() == "bearer" and self._right(given.strip())) or self._in_session(request):
+        scope = (self._scope(given.strip()) if word.lower() == "bearer" else None) or self._in_session(request)
+        if scope is not None:
             self._admit(request, None)
-            return None
+            why = refusal(scope, request.method, path)
+            if why:
+                self._refused(request, f"a token of scope {scope} for {request.method} {path}")
+            return wrong(403, f"this token does not allow that: {why}") if why else None
         self._refused(request, "a wrong token" if given else "no token")
         if "text/html" in request.headers.get("accept", ""):
             return HTMLResponse(_login_page(), 401, {"WWW-Authenticate": "Bearer"})
         return wrong(401, "the token is missing or wrong")
 
-    def _right(self, given: str) -> bool:
-        matches = [hmac.compare_digest(token.encode(), given.encode()) for token in self._tokens or ()]
-        return any(matches)  # all are compared, so that timing reveals nothing
+    def _scope(self, given: str) -> str | None:
+        """The scope of a token; None if it is wrong. All are compared, so that timing reveals nothing."""
+        tokens = (self._tokens or {}).items()
+        found = [scope for token, scope in tokens if hmac.compare_digest(token.encode(), given.encode())]
+        return found[0] if found else None
 
-    def _in_session(self, request: Request) -> bool:
-        return self._sessions.get(request.cookies.get(COOKIE, ""), 0.0) > time.monotonic()
+    def _in_session(self, request: Request) -> str | None:
+        expires, scope = self._sessions.get(request.cookies.get(COOKIE, ""), (0.0, ""))
+        return scope if expires > time.monotonic() else None
 
     async def _login(self, request: Request) -> Response:
         body = b""
@@ -162,16 +172,18 @@ class Guard:
         except TimeoutError:
             return wrong(408, "the token did not come in time")
         given = parse_qs(body.decode(errors="replace")).get("token", [""])[0].strip()
-        if not self._right(given):
+        scope = self._scope(given)
+        if scope is None or refusal(scope, "GET", "/"):
             self._refused(request, "a wrong login")
             return HTMLResponse(_login_page("That token is wrong."), 401, {"WWW-Authenticate": "Bearer"})
         self._admit(request, None)
         now = time.monotonic()
-        self._sessions = {name: until for name, until in self._sessions.items() if until > now}
+        self._sessions = {name: one for name, one in self._sessions.items() if one[0] > now}
         while len(self._sessions) >= MOST_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         session = secrets.token_urlsafe(32)
-        self._sessions[session] = now + SESSION_S
+        self._sessions[session] = now + SESSION_S, scope
+        self._opened(request, scope)
         answer = RedirectResponse("/", 303)
         answer.set_cookie(
             COOKIE, session, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=self._encrypted
@@ -188,14 +200,18 @@ def application(collector: Collector, settings: Settings, inbox: HttpInbox, desk
     api = Api(collector, topology, settings.slow_ns / 1e9)
     pages = [Route("/", _page), Route("/assets/{name}", _asset)]
     app = Starlette(routes=[*pages, *api.routes(), *inbox.routes()])
-    return Guard(app, settings.tokens, settings.certificate is not None, desk.admit, desk.refused)
+    return Guard(app, settings.tokens, settings.certificate is not None, desk.admit, desk.refused, desk.opened)
 
 
 class Desk:
     """What is done about right and wrong tokens: connections are told apart, refusals counted and logged."""
 
-    def __init__(self, visitors: Visitors, counted: Counter[str], notices: Notices) -> None:
-        self._visitors, self._counted, self._notices = visitors, counted, notices
+    def __init__(self, visitors: Visitors, counted: Counter[str], notices: Notices, audit: Audit) -> None:
+        self._visitors, self._counted, self._notices, self._audit = visitors, counted, notices, audit
+
+    def opened(self, request: Request, scope: str) -> None:
+        """Note a login at the page."""
+        self._audit.say("login", source=_source(request), scope=scope)
 
     def admit(self, request: Request, point: str | None) -> bool:
         """Note a right token; False if its point has too many connections."""
@@ -204,10 +220,16 @@ class Desk:
 
     def refused(self, request: Request, what: str = "a wrong token") -> None:
         """Count a refusal; log it with its source, unless no token was given: browsers ask like that at first."""
-        self._counted[f"refused: {what}"] += 1
+        kind = "a token of another scope" if what.startswith("a token of scope") else what
+        self._counted[f"refused: {kind}"] += 1
         if what != "no token":
-            source = "unknown" if request.client is None else request.client.host
+            source = _source(request)
+            self._audit.say("refused", source=source, sent=what)
             self._notices.say("refused tokens", f"{source} {what}", f"{source}: refused, it sent {what}")
+
+
+def _source(request: Request) -> str:
+    return "unknown" if request.client is None else request.client.host
 
 
 async def _page(request: Request) -> Response:
@@ -397,12 +419,14 @@ async def _serve(
     quotas = Quotas(settings.limits)
     collector = Collector(rounds, store, follow=settings.follow, quotas=quotas)
     visitors = Visitors(room(), settings.limits.strangers, settings.limits.connections, collector.counted)
-    desk = Desk(visitors, collector.counted, collector.notices)
+    audit = Audit(settings.audit)
+    collector.audit = audit
+    desk = Desk(visitors, collector.counted, collector.notices, audit)
     following = None
     if settings.follow is not None and settings.topology is not None:
         following = partial(read_topology, settings.topology)
         following()  # a topology that cannot be read now is a wrong setting; later it is an outage
-    inbox = HttpInbox(settings.tokens, quotas=quotas, admit=desk.admit, refused=desk.refused)
+    inbox = HttpInbox(senders(settings.tokens), quotas=quotas, admit=desk.admit, refused=desk.refused)
     collector.in_use = lambda: _in_use(collector, settings, inbox, visitors)
     inboxes: list[Inbox] = [inbox]
     if settings.nats is not None:
@@ -418,12 +442,13 @@ async def _serve(
             raise WirelagError(
                 "token_file: a collector with tokens cannot become one without, nor the reverse; restart"
             )
-        inbox.tokens = new.tokens
+        inbox.tokens = senders(new.tokens)
         app.use(new.tokens)
         store.retain(new.retention)
         if context is not None and new.certificate is not None:
             renew(context, new)
         await collector.measure(new.ends)
+        audit.say("reload", tokens=len(new.tokens or ()), segments=len(new.ends))
 
     reload = Reload(settings, read, take)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.begin)

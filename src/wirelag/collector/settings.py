@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from wirelag.collector.following import Follow
 from wirelag.collector.store import Retention
+from wirelag.collector.tokens import Tokens, tokens_of
 from wirelag.errors import WirelagError
 from wirelag.protocol.messages import check_point
 from wirelag.protocol.results import Ends
@@ -33,7 +34,6 @@ from wirelag.transport import Address, loopback
 from wirelag.transport.quotas import Limits
 
 LISTEN: Final = "127.0.0.1:8321"
-LEAST_TOKEN: Final = 16
 POINT: Final = named("[A-Za-z0-9_-]{1,64}", "1 to 64 letters, digits, - and _")  # as agents have it
 
 
@@ -80,8 +80,10 @@ SCHEMA: Final = Schema((
         "--listen"),
     Key("store", PATH, "wirelag.db", "database of results", "--store"),
     Key("token_file", PATH, None, "file of tokens, one per line", "--token-file"),
+    Key("audit", PATH, None, "file for the audit log: logins, refusals, reloads, what agents are told"),
     Key("certificate", PATH, None, "certificate for HTTPS; needs `key`", "--certificate"),
     Key("key", PATH, None, "private key of the certificate", "--key"),
+    Key("client_ca", PATH, None, "CA of client certificates: every client must show one; needs `certificate`"),
     Key("segments", SEGMENTS, None, "segments to measure", "--segment", "those that agents name"),
     Key("topology", TEXT, None, "for paths: a topology file of `wirelag plan`, or `ospf:`", "--topology"),
     Key("slow", duration("0s"), "1ms", "blame a segment of a path that adds more than this", "--slow"),
@@ -117,7 +119,7 @@ class Settings:
     host: str
     port: int
     store: str
-    tokens: Mapping[str, str | None] | None = field(default=None, repr=False)  # token: its point
+    tokens: Tokens | None = field(default=None, repr=False)
     certificate: str | None = None
     key: str | None = None
     ends: tuple[Ends, ...] = ()
@@ -131,6 +133,8 @@ class Settings:
     most_named: int = MOST_NAMED
     most_classes: int = MOST_CLASSES
     most_waiting: int = MOST_BYTES
+    audit: str | None = None
+    client_ca: str | None = None
     given: str = ""  # which settings were given, in words
 
     @classmethod
@@ -151,13 +155,15 @@ class Settings:
         read = SCHEMA.read(plain, where)
         read.check()
         host, port = read["listen"]
-        tokens = _tokens(read["token_file"]) if read.given("token_file") else None
+        tokens = tokens_of(_text_of(read["token_file"]), read["token_file"]) if read.given("token_file") else None
         if tokens is None and not loopback(host):
             raise read.wrong("token_file", f"is missing: listening on {host} needs a token; name a file with one")
         certificate, key = read["certificate"], read["key"]
         if (certificate is None) != (key is None):
             raise read.wrong("key" if key is None else "certificate", "is missing: certificate and key go together")
-        for file in filter(None, (certificate, key)):
+        if read["client_ca"] is not None and certificate is None:
+            raise read.wrong("client_ca", "needs certificate and key: only TLS has client certificates")
+        for file in filter(None, (certificate, key, read["client_ca"])):
             _text_of(file)
         if read.given("follow") and not read.given("topology"):
             raise read.wrong("topology", "is missing: name the topology to follow, a file or ospf:")
@@ -180,24 +186,10 @@ class Settings:
             read["limits.segments"],
             read["limits.classes"],
             read["limits.memory"],
+            read["audit"],
+            read["client_ca"],
             read.stated(),
         )
-
-
-def _tokens(path: str) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for place, line in enumerate(_text_of(path).splitlines(), 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if len(words) > 2 or len(words[0]) < LEAST_TOKEN or not words[0].isascii():
-            raise WirelagError(
-                f"{path}: line {place} is not a token of at least {LEAST_TOKEN} characters, with a point or without"
-            )
-        found[words[0]] = words[1] if len(words) == 2 else None
-    if None not in found.values():
-        raise WirelagError(f"{path}: every token is for a point, so nobody could read results; add one without a point")
-    return found
 
 
 def _follow(read: Read, names: Mapping[str, str]) -> Follow:

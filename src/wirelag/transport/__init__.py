@@ -88,6 +88,8 @@ class Address:
     ca: str | None = None
     insecure: bool = False
     source: str | None = None  # local address to send from: a router's own address outlives its ports
+    certificate: str | None = None  # with its key, to show to the other side
+    key: str | None = None
 
     def __post_init__(self) -> None:
         """Raise a WirelagError if the address is invalid, or would send secrets in plain text to another host."""
@@ -134,6 +136,12 @@ class Address:
         except (OSError, ssl.SSLError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no certificate"
             raise WirelagError(f"{self.ca}: cannot be used as --ca ({reason})") from None
+        if self.certificate is not None:
+            try:
+                context.load_cert_chain(self.certificate, self.key)
+            except (OSError, ssl.SSLError) as error:
+                why = getattr(error, "reason", None) or error
+                raise WirelagError(f"{self.certificate}: no certificate that fits {self.key} ({why})") from None
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -1,0 +1,72 @@
+"""Active health checks: whether servers accept a connection, or answer a request, within a time.
+
+Law: all servers are asked at once, and the whole takes no longer than the timeout. A server that accepts and says
+nothing passes a `tcp` check, and fails an `http` one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import socket
+import time
+from collections.abc import Mapping
+from typing import Final, Literal
+
+Kind = Literal["tcp", "http"]
+NO_REPLY: Final = "no reply"
+MOST: Final = 256  # bytes of a reply that are looked at: the status line
+
+
+def check_servers(
+    servers: Mapping[str, str], port: int, kind: Kind, path: str, host: str, timeout_s: float
+) -> dict[str, str]:
+    """Ask each of these addresses; return why those that fail do."""
+    failures = dict.fromkeys(servers, NO_REPLY)
+    request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: wirelag\r\nConnection: close\r\n\r\n".encode()
+    ends_s = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as waiting:
+        for name, address in servers.items():
+            one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+            one.setblocking(False)
+            began = one.connect_ex((address, port))
+            if began not in (0, errno.EINPROGRESS):
+                failures[name] = os.strerror(began).lower()
+                one.close()
+            else:
+                waiting.register(one, selectors.EVENT_WRITE, name)
+        while waiting.get_map() and (left_s := ends_s - time.monotonic()) > 0:
+            for key, events in waiting.select(left_s):
+                one = key.fileobj  # type: ignore[assignment]
+                said = _turn(one, events, kind, request)
+                if said is None:
+                    waiting.modify(one, selectors.EVENT_READ, key.data)
+                    continue
+                failures[key.data] = said
+                waiting.unregister(one)
+                one.close()
+        for key in list(waiting.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)
+            key.fileobj.close()
+    return {name: why for name, why in failures.items() if why}
+
+
+def _turn(one: socket.socket, events: int, kind: Kind, request: bytes) -> str | None:
+    """What became of a check: empty if it passed, else why not; None if there is more to wait for."""
+    try:
+        if events & selectors.EVENT_WRITE:
+            problem = one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if problem:
+                return os.strerror(problem).lower()
+            if kind == "tcp":
+                return ""
+            one.send(request)
+            return None
+        words = one.recv(MOST).split(b" ", 2)
+    except OSError as error:
+        return (error.strerror or NO_REPLY).lower()
+    status = words[1] if len(words) > 1 and words[0].startswith(b"HTTP/") else b""
+    if not status[:3].isdigit():
+        return "not an HTTP reply"
+    return "" if 200 <= int(status[:3]) < 400 else f"HTTP status {int(status[:3])}"
