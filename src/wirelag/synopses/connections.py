@@ -43,6 +43,7 @@ class Connections:
         self._sorted: Rows | None = None  # by flow key, tag and stretch
         self._grouped: tuple[Rows, Rows, Rows] | None = None  # the same by tag
         self._alike: dict[int | None, Alike] = {}  # by leg; None: both as one
+        self._whole = 0  # round trips of all connections, once _BOTH is among these
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Add the samples of a packet batch."""
@@ -90,11 +91,12 @@ class Connections:
         if len(delays_ns) < FEWEST_DELAYS:
             return Sources(None, Effect.of_time(None, found))
         over = over_time(*_summed(stretches, delays_ns, np.ones(len(delays_ns))), len(delays_ns))
-        rows = self._in_groups()[0]
-        whole, first, begun = _round_trips(rows, columns=2)
-        if over is not None and len(delays_ns) < len(whole):
-            if _BOTH not in self._alike:
-                self._alike[_BOTH] = alike_over(begun, whole, np.ones(len(whole)), rows[first, 1])
+        if _BOTH not in self._alike:
+            rows = self._in_groups()[0]
+            whole, first, begun = _round_trips(rows, columns=2)
+            self._whole = len(whole)
+            self._alike[_BOTH] = alike_over(begun, whole, np.ones(len(whole)), rows[first, 1])
+        if over is not None and len(delays_ns) < self._whole:
             over = over.within(int(np.ptp(stretches)) + 1, self._alike[_BOTH])
         return Sources(None, Effect.of_time(over, found))
 
