@@ -1,5 +1,6 @@
 """The balancer gives up what it no longer needs, and still steers, reloads its file, and is taken over."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -40,7 +41,8 @@ def shown(process: Process) -> set[str]:
 @pytest.mark.parametrize("public", [False, True], ids=["only root reads the file", "all read it"])
 def test_it_gives_up_root_and_capabilities(place: Site, public: bool) -> None:
     nothing = "0" * 16
-    place.configure([1, 2], EQUAL)
+    log = place.folder / "audit.jsonl"
+    place.configure([1, 2], {**EQUAL, "audit": str(log)})
     if public:
         for folder in (place.config, *place.config.parents):
             folder.chmod(folder.stat().st_mode | (0o005 if folder.is_dir() else 0o004))
@@ -50,12 +52,16 @@ def test_it_gives_up_root_and_capabilities(place: Site, public: bool) -> None:
     users = {user for user, _, _ in rights(command)}
     assert {(effective, permitted) for _, effective, permitted in rights(command)} == {(nothing, nothing)}
     assert users == ({str(os.environ.get("SUDO_UID", NOBODY))} if public and installed_for_all() else {"0"})
-    place.configure([1], EQUAL)
+    place.configure([1], {**EQUAL, "audit": str(log)})
     os.kill(command.pid, signal.SIGHUP)
     until(lambda: shown(command) == {"server1"}, "the file read again")
     command.stop()
     again = place.steer("again")
     assert "taken over" in again.said()
+    said = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["what"] for line in said if line["what"] != "weights applied"] == ["start", "reload", "start"]
+    assert said[0]["where"].startswith("XDP at eth0")
+    assert {tuple(line["weights"]) for line in said if line["what"] == "weights applied"} <= {("server1",)}
 
 
 def installed_for_all() -> bool:

@@ -167,6 +167,10 @@ class Controller:
             if self._quiet >= self.policy.quiet:
                 self._even(set(ill), said)
         self._enough_tried(said)
+        floors = self.floors()  # they rise when fewer are slow
+        if low := [name for name, weight in self.weights.items() if weight < floors[name] - 1e-12]:
+            self.weights = settled(self.weights, floors)
+            said.update(dict.fromkeys(low, "has more of the floor"))
         latencies = {name: past.latency for name, past in self._past.items()}
         return Decision(dict(self.weights), self._standings(), latencies, _changes(before, self.weights, said))
 
