@@ -247,8 +247,13 @@ def test_a_collector_with_a_late_clock_leaves_messages_to_agents(
     assert not collector._left
     rows = store.rows("A>B", None, SECOND_NS, (0, 2**62), 100)
     assert sum(row.tally.sent for row in rows) == 400
-    # If only one point is ahead, its clock is wrong.
-    ahead = replace(agents[0], start_ns=agents[0].start_ns + 3600 * SECOND_NS, kept={}).messages(0, 1)[0]
+    # If only one point is ahead, its clock is wrong; unless its time comes soon, its message is of no use.
+    soon, ahead = (
+        replace(agents[0], start_ns=agents[0].start_ns + hours * 3600 * SECOND_NS, kept={}).messages(0, 1)[0]
+        for hours in (1, 720)
+    )
+    collector._take([encode(soon)])
+    assert collector._left == {0}
     collector._take([encode(ahead)])
     assert not collector._left
     assert collector.rounds.counted["from the future"] == 1

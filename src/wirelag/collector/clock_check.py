@@ -1,8 +1,8 @@
 """Whose clock is wrong: this host's, or that of a point whose packets lie in the future.
 
 Law: if one point alone is ahead, it is wrong, and its messages fit nothing. If all points are ahead, this host is
-behind: their messages are right, so they must keep them. What points sent before this host's clock was set says nothing
-about the clock that it has now.
+behind: their messages are right, so they must keep them. In any case they keep what is less than a day ahead. What
+points sent before this host's clock was set says nothing about the clock that it has now.
 """
 
 from __future__ import annotations
@@ -13,8 +13,17 @@ from wirelag.protocol.messages import Message
 from wirelag.protocol.session import AHEAD_NS
 
 LATELY_NS: Final = 60 * 10**9
+SOON_NS: Final = 86400 * 10**9
 MOST_POINTS: Final = 4096
 STEP_NS: Final = 10**9  # more than any slewing between two messages
+
+
+def may_pass(message: Message, now_ns: int) -> bool:
+    """Whether a message is ahead of this host's clock by so little that its time comes soon: its agent keeps it.
+
+    Whose clock is wrong may not be known: what waited on a point's disk is in the past for a clock that is behind, too.
+    """
+    return AHEAD_NS < message.interval.end_ns - now_ns < SOON_NS
 
 
 class Behind:

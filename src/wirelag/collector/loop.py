@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any, Final
 
 from wirelag.collector.agents import Agents, Presence
-from wirelag.collector.clock_check import Behind
+from wirelag.collector.clock_check import Behind, may_pass
 from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.health import Health
 from wirelag.collector.metrics import InUse, Metrics
@@ -411,7 +411,7 @@ class Collector:
         if message.type == "m-set":
             self.counted["not for a collector"] += 1
             return []
-        if self._is_behind(message, now_ns):
+        if self._is_behind(message, now_ns) or may_pass(message, now_ns):
             self._left.add(place)
             return []
         found: list[Outcome] = []
