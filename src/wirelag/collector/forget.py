@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from wirelag.collector.settings import Settings
+from wirelag.collector.tokens import ADMIN
 from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
@@ -82,7 +83,9 @@ def _asked(settings: Settings, point: str) -> bool:
         raise WirelagError(
             "listen: names no port, so the collector cannot be asked; use DELETE /api/v1/agents?point=NAME"
         )
-    token = next((token for token, bound in (settings.tokens or {}).items() if bound is None), None)
+    token = next((token for token, scope in (settings.tokens or {}).items() if scope == ADMIN), None)
+    if settings.tokens is not None and token is None:
+        raise WirelagError("token_file: no token has the scope admin, which forgetting an agent needs; add one")
     headers = {"Host": "localhost"} | ({"Authorization": f"Bearer {token}"} if token else {})
     host, line = _LOCAL.get(settings.host, settings.host), None
     try:
