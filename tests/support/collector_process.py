@@ -72,6 +72,15 @@ class Running:
             self.process.stderr.close()
         return self.process.wait(PATIENCE_S)
 
+    def read_log(self, text: str) -> None:
+        """Wait for a line that holds this text."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log += line
+            if text in line:
+                return
+        raise AssertionError(f"the log ends without {text!r}: {self.log}")
+
     def get(self, path: str, headers: Mapping[str, str] | None = None, **query: Any) -> tuple[int, str]:
         """The status and the text of a response."""
         given = {"Authorization": f"Bearer {self.token}"} if self.token and headers is None else dict(headers or {})
