@@ -117,6 +117,7 @@ def test_intervals_are_ratios_and_longer_upwards() -> None:
     assert half95(5.0) == pytest.approx(2.571, rel=0.01)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("count", [12, 30, 60])
 def test_an_unchanged_queue_did_not_move(count: int) -> None:
     """Means of seconds in which packets waited for each other, with errors that assume independence."""

@@ -155,6 +155,7 @@ def test_negative_delays_are_shown(tool: Callable[[str], str], tmp_path: Path) -
     assert any(word.startswith("-") for word in ticks(shown, "sample"))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("offset_ns", [-(10**9), -3_600 * 10**9, 10**9, -999_000])
 def test_any_offset_has_a_readable_axis(offset_ns: int, tool: Callable[[str], str], tmp_path: Path) -> None:
     text = render_oneway(made(offset_ns, interval_ns=None))

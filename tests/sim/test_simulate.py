@@ -267,6 +267,7 @@ def watched(rows: list[dict[str, str]]) -> dict[int, tuple[int, bool]]:
     return answers
 
 
+@pytest.mark.every(2)
 @needs_tshark
 @pytest.mark.parametrize(
     "scenario",
