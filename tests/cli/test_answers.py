@@ -282,3 +282,34 @@ def test_a_confidence_has_no_more_digits_than_it_means(shared_data: Path) -> Non
         found += [one["confidence"] for one in (said, *said["groups"]) if one.get("confidence")]
     assert found
     assert found == [round(one, 4) for one in found]
+
+
+def test_what_became_of_requests_that_were_sent_again(shared_data: Path) -> None:
+    """Six queries that were sent again took up to 2 s: whoever asks for an agreement learns that they are not in it."""
+    capture = shared_data / "hidden/PcapPlusPlus/DnsPackets.pcap"
+    said = wirelag("rtt", capture, "--sla", "p99<500ms").stdout
+    assert "p99<500ms: holds" in said
+    assert "requests that were sent again are not timed, nor judged; --retransmitted first times them, too" in said
+    said = wirelag("rtt", capture, "--sla", "p99<500ms", "--retransmitted", "first", code=3).stdout
+    assert "sent again" not in said
+    assert "a fridge times requests that were sent again, too" in wirelag("rtt", capture, "--memory", "64KiB").stdout
+
+
+def test_rows_without_an_interval_are_counted_as_they_are_shown(shared_data: Path) -> None:
+    said = wirelag("rtt", shared_data / "rtt/nfstream/skype.pcap.gz", "--by", "server", "--top", "6").stdout
+    assert "11 of 12 rows have no 95% interval" in said
+
+
+def test_no_file_gets_another_format_than_its_name_says(made: Path, tmp_path: Path) -> None:
+    said = wirelag("rtt", made / "one.pcap", "--samples", tmp_path / "s.json", code=2).stderr
+    assert said.endswith("s.json: its name must end in .csv or .parquet, which is its format\n")
+    said = wirelag("rtt", made / "one.pcap", "-o", tmp_path / "r.json.gz", code=2).stderr
+    assert "nothing is written compressed; leave .gz out" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_different_legs_are_not_compared(made: Path, tmp_path: Path) -> None:
+    for leg in ("server", "client"):
+        wirelag("rtt", made / "one.pcap", "--leg", leg, "-o", tmp_path / f"{leg}.json")
+    said = wirelag("compare", tmp_path / "server.json", tmp_path / "client.json", code=2).stderr
+    assert "one is of the leg server, the other of client; make both with the same --leg" in said

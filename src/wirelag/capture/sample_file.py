@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 PART_ROWS: Final = 1 << 18
+FORMS: Final = (".csv", ".parquet")
 
 
 class SampleColumns:
@@ -177,6 +178,8 @@ class RowFile:
 
 def need_form(path: str) -> None:
     """Raise unless a file of this name can be written here: Parquet needs polars."""
+    if Path(path).suffix.lower() not in FORMS:
+        raise WirelagError(f"{path}: its name must end in {' or '.join(FORMS)}, which is its format")
     if not _is_csv(path):
         need_polars("Parquet")
 

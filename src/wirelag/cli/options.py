@@ -177,6 +177,8 @@ def check_outputs(
     suffix = os.path.splitext(target)[1][1:].lower() if isinstance(target, str) else ""
     if form is None and suffix in ("html", "htm"):
         raise UsageError(f"a page is written with --html {target}", option="-o")
+    if form is None and suffix in ("gz", "zst", "xz", "bz2"):
+        raise UsageError(f"{target}: nothing is written compressed; leave .{suffix} out", option="-o")
     form = form or (suffix if suffix in forms else "table")
     one_of(form, forms, "--format")
     if form in BINARY and outputs.get("-o") is None:

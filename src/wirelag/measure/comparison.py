@@ -188,6 +188,8 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Comparison:
     if old.quantity != new.quantity:
         was, now = (quantity.replace("_", "-") for quantity in (old.quantity, new.quantity))
         raise ReportError(f"one measures {was} delay, the other {now} delay; compare two of the same kind", "both")
+    if old.leg and new.leg and old.leg != new.leg:
+        raise ReportError(f"one is of the leg {old.leg}, the other of {new.leg}; make both with the same --leg", "both")
     groups = _called([_part(key, old.groups[key], new.groups[key]) for key in old.groups if key in new.groups])
     legs = _called([_part(key, old.legs[key], new.legs[key]) for key in old.legs if key in new.legs])
     (total,) = _called([_part("all", old.total, new.total)])
@@ -522,11 +524,7 @@ def _rank(part: ComparedPart) -> tuple[int, float]:
 
 
 def _notes(old: _Read, new: _Read) -> Iterable[str]:
-    named = (
-        ("command", old.command, new.command),
-        ("estimator", old.estimator, new.estimator),
-        ("leg", old.leg, new.leg),
-    )
+    named = ("command", old.command, new.command), ("estimator", old.estimator, new.estimator)
     for what, was, now in named:
         if was != now:
             yield f"the {what} changed: {was or 'unknown'} before, {now or 'unknown'} after"

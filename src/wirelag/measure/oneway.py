@@ -368,7 +368,7 @@ def measure_pair(
         far = format_duration(abs((statistics[1].first_ns or 0) - (statistics[0].first_ns or 0)))
         raise WirelagError(
             f"no packet was seen at both points within two intervals: times in {pair.down.name} are about "
-            f"{far} from those in {pair.up.name}; use --clock auto or --offset, or a longer --interval"
+            f"{far} from those in {pair.up.name}; use an --interval that is several times as long"
         )
     measured.notes += explanations(measured)
     return measured

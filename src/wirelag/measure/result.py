@@ -248,7 +248,8 @@ class DelayResult(Result):
         if lines:
             return [*self._few_notes(), *lines]
         rows = *self.segments, *self.intervals, *self.groups[: self.top]  # of a million groups most are never made
-        others = [entry.report for entry in rows if entry.report.samples]
+        each = (one for entry in rows for one in (*entry.legs.values(),) or (entry,))  # as a table shows them
+        others = [one.report for one in each if one.report.samples]
         without = sum("no_interval" in one.details and "mean" not in one.ci95 for one in others)
         notes = [*self._few_notes(), *self.rank_notes()]
         if not without:

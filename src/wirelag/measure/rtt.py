@@ -19,7 +19,7 @@ from wirelag.errors import SettingError
 from wirelag.measure.groups import Groups, other_note
 from wirelag.measure.questions import MOST_NAMED, Questions, broken_text
 from wirelag.measure.result import DelayResult, Entry, doubt
-from wirelag.measure.rtt_notes import counts_of, coverage_of
+from wirelag.measure.rtt_notes import counts_of, coverage_of, sent_again
 from wirelag.measure.slowest import listed
 from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_of, share, size_bytes, within
 
@@ -271,6 +271,7 @@ def measure_rtt(
     result.subject, result.warnings = ", ".join(packets.names), list(packets.warnings)
     result.notes += result.asked
     result.notes += result.broken
+    result.notes += sent_again(settings.method, settings.retransmitted, bool(settings.questions.slas))
     if len(result.total.legs) > 1:
         result.notes.append(LEG_NOTE)
     result.explain(packets)

@@ -38,3 +38,14 @@ def coverage_of(packets: Packets, total: Samples) -> str:
         parts.append(f"{delays.samples:,} samples represent {delays.weight:,} delays")
     parts += [f"{n:,} {_COUNTED[name]}" for name in ("backwards", "too_long") if (n := total.counts.get(name, 0))]
     return "; ".join(parts)
+
+
+def sent_again(method: str, retransmitted: str, asked: bool) -> list[str]:
+    """What became of requests that were sent again, where an answer depends on it."""
+    if retransmitted != "drop":
+        return []
+    if method == "fridge":
+        return ["a fridge times requests that were sent again, too; exact matching leaves them out"]
+    if asked:
+        return ["requests that were sent again are not timed, nor judged; --retransmitted first times them, too"]
+    return []
