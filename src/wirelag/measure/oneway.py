@@ -365,10 +365,11 @@ def measure_pair(
         measured.groups_in_other = f"at most {more:,}" + ("" if counted.complete else " (estimated within 2%)")
     timed = any(entry.report.details["tail_samples"] or entry.report.samples for entry in measured.entries)
     if interval_ns is not None and not timed and pair.whole():
+        way_out = "--clock auto or --offset" if relation == "none" else "an --interval that is several times as long"
         far = format_duration(abs((statistics[1].first_ns or 0) - (statistics[0].first_ns or 0)))
         raise WirelagError(
             f"no packet was seen at both points within two intervals: times in {pair.down.name} are about "
-            f"{far} from those in {pair.up.name}; use an --interval that is several times as long"
+            f"{far} from those in {pair.up.name}; use {way_out}"
         )
     measured.notes += explanations(measured)
     return measured
