@@ -324,6 +324,7 @@ def test_delimiters_do_not_depend_on_batches() -> None:
     assert one == other
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("point", ["upstream", "downstream"])
 def test_a_lost_delimiter_joins_the_intervals_on_both_sides(point: str) -> None:
     delimiters, trace = Delimiters(SECOND_NS), per_second(6.2, True, seed=15)

@@ -225,6 +225,7 @@ SERVERS: dict[str, tuple[Server, Client, str]] = {
 }
 
 
+@pytest.mark.every(2)
 @IN_LAB
 @pytest.mark.parametrize("name", SERVERS)
 def test_server_answers(name: str, tmp_path: Path) -> None:

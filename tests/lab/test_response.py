@@ -40,6 +40,7 @@ ASKED = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["w1-exponential-20ms", "w1-bimodal"])
 def test_estimates_equal_the_exchanges_of_the_capture(name: str) -> None:
     with recorded(replace(SCENARIOS[name], both=True), 2.0) as record:

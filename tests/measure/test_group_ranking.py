@@ -131,6 +131,7 @@ def plain_value(entry: Entry, leg: str, figure: str) -> tuple[bool, bool, float]
     return own is None, samples < 6 and figure != "max", -(max(others) if own is None else own)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("leg", ["server", "client", "both", "mixed"])
 def test_order_is_that_of_the_reports(two_legs: Path, leg: str) -> None:
     for by, figure in (("flow", "p99"), ("flow", "mean"), ("client", "std"), ("subnet", "max")):

@@ -219,6 +219,7 @@ def _named(parts: list[Figures]) -> list[int]:
     return [i for i, one in enumerate(tried.values()) if one.blamed]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("count", "samples"), [(1, 10_000), (5, 10_000), (40, 10_000), (40, 12)])
 def test_false_blame_is_at_most_5_percent(count: int, samples: int) -> None:
     rng, runs, wrong = random.Random(count), 3000, 0
