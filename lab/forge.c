@@ -1,5 +1,5 @@
 /* Forged packets of TCP clients to a service, at a rate: SYNs, ACKs, or a SYN and an ACK for each address (kind=pairs). Sources
- * are in 198.18.0.0/15, of which nobody answers. Prints how many were sent and how long that took. */
+ * are in 198.18.0.0/15, where no host answers. Prints how many were sent and how long that took. */
 #include "lab.h"
 
 #include <arpa/inet.h>

@@ -31,15 +31,8 @@ def pack(fields: Fields) -> bytes:
 
 def packed_size(fields: Fields) -> int:
     """The length of what `pack` encodes, without encoding the arrays."""
-    names, size, free = {}, _HEAD.size, FREE
-    for name, value in fields.items():
-        names[name] = value
-        if isinstance(value, np.ndarray):
-            base, width = _base_and_width(value, free)
-            names[name] = _told(value, base, width)
-            size += width * len(value)
-            free -= 0 if width else len(value)
-    return size + len(_json(names))
+    names, arrays, _ = _laid_out(fields, FREE)
+    return _HEAD.size + len(_json(names)) + sum(width * len(values) for values, _, width in arrays)
 
 
 def unpack(data: bytes) -> dict[str, Any]:
@@ -70,15 +63,9 @@ def split_fields(several: Iterable[Fields]) -> tuple[list[dict[str, Any]], bytes
     """Split fields into their JSON part and the bytes of all arrays, concatenated."""
     found, parts, free = list[dict[str, Any]](), list[bytes](), FREE
     for fields in several:
-        names: dict[str, Any] = {}
-        for name, value in fields.items():
-            names[name] = value
-            if isinstance(value, np.ndarray):
-                base, width = _base_and_width(value, free)
-                names[name] = _told(value, base, width)
-                parts.append(_squeezed(value, base, width))
-                free -= 0 if width else len(value)
+        names, arrays, free = _laid_out(fields, free)
         found.append(names)
+        parts += [_squeezed(*each) for each in arrays]
     return found, b"".join(parts)
 
 
@@ -135,8 +122,16 @@ def _json(names: Fields) -> bytes:
     return json.dumps(names, separators=(",", ":")).encode()
 
 
-def _told(values: np.ndarray[Any, Any], base: int, width: int) -> dict[str, list[Any]]:
-    return {"array": [values.dtype.str, len(values), base, width]}
+def _laid_out(fields: Fields, free: int) -> tuple[dict[str, Any], list[tuple[np.ndarray[Any, Any], int, int]], int]:
+    """The JSON part, each array with its base and width, and how many values may still take no byte."""
+    names, arrays = dict[str, Any](fields), []
+    for name, value in fields.items():
+        if isinstance(value, np.ndarray):
+            base, width = _base_and_width(value, free)
+            names[name] = {"array": [value.dtype.str, len(value), base, width]}
+            arrays.append((value, base, width))
+            free -= 0 if width else len(value)
+    return names, arrays, free
 
 
 def _base_and_width(values: np.ndarray[Any, Any], free: int) -> tuple[int, int]:

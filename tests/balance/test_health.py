@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.support.balanced_site import LONG_S, received, traffic
 from tests.support.balancer_packets import CONFIG
 from tests.support.in_lab import IN_LAB
 from tests.support.waiting import until
-from wirelag.balance.health import Votes
+from wirelag.balance.health import Health, Votes
 from wirelag.balance.settings import Config, HealthSettings
 from wirelag.errors import WirelagError
 from wirelag.transport.health_check import check_servers
@@ -92,6 +93,25 @@ def test_the_settings_of_checks(tmp_path: Path) -> None:
     path.write_text(CONFIG.replace("ports = [80]", "") + '[health]\ncheck = "tcp"\n')
     with pytest.raises(WirelagError, match=r"health\.port: is missing"):
         Config.load(str(path))
+
+
+def test_checks_follow_the_file_when_it_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "lb.toml"
+    path.write_text(CONFIG)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = Config.load(str(path))
+        first, second = config.backends[:2]
+        here, dead = replace(first, address="127.0.0.1"), replace(second, address="127.0.0.2")
+        config = replace(config, backends=(here, dead), health=HealthSettings())
+        health = Health(config, lambda line: None)
+        try:
+            checked = HealthSettings("tcp", True, listener.getsockname()[1], interval_ns=10**7, fall=10**6)
+            health.configure(replace(config, health=checked))
+            assert health.down() == {}
+            health.configure(replace(config, health=replace(checked, fall=1)))
+            until(lambda: health.down() == {dead.name: "connection refused"}, "that the dead one is down")
+        finally:
+            health.close()
 
 
 def test_a_backend_that_is_down_keeps_its_connections_and_starts_low_when_it_is_back(tmp_path: Path) -> None:

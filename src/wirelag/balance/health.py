@@ -50,17 +50,18 @@ class Health:
     def __init__(self, config: Config, tell: Callable[[str], None]) -> None:
         """`tell` gets a line when all checks fail, and when they no longer do."""
         self._config, self._tell = config, tell
-        self._votes: Votes | None = None
+        self._votes = Votes(config.health.fall, config.health.rise, config.health.strict)
         self._down: dict[str, str] = {}
         self._none_passes = False
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        if config.health.kind is not None:
-            self._thread.start()
+        self.configure(config)
 
     def configure(self, config: Config) -> None:
         """Check the backends of another file."""
         self._config = config
+        if config.health.kind is not None and not self._thread.is_alive():
+            self._thread.start()
 
     def down(self) -> dict[str, str]:
         """Backends that are down now, and why."""
@@ -83,8 +84,7 @@ class Health:
         if health.kind is None or health.port is None:
             self._down = {}
             return
-        if self._votes is None:
-            self._votes = Votes(health.fall, health.rise, health.strict)
+        self._votes.fall, self._votes.rise, self._votes.strict = health.fall, health.rise, health.strict
         servers = {one.name: one.address for one in config.backends}
         timeout_s = health.timeout_ns / 1e9
         failures = check_servers(servers, health.port, health.kind, health.path, config.service.address, timeout_s)

@@ -65,7 +65,7 @@ class Upkeep:
         return True
 
     def check(self) -> None:
-        """Look for damage in all of the store, also where nobody reads: the worker then rescues it."""
+        """Look for damage in all of the store, also in parts that are never read: the worker then rescues it."""
         try:
             self._store.check()
         except self._store.errors as error:
