@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -116,6 +117,20 @@ inline void in_large_pages(void *memory, size_t bytes, bool in_use = false)
 #else
     (void)memory, (void)bytes, (void)in_use;
 #endif
+}
+
+/* Zeroed memory for a table that is used all over: it begins at a line of the cache. */
+template <typename T> std::unique_ptr<T[], Free> zeroed_lines(size_t count)
+{
+    constexpr size_t line = 64, large = 2 << 20;
+    size_t bytes = count * sizeof(T), unit = bytes < large ? line : large;
+    void *memory = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+
+    if (!memory)
+        throw std::bad_alloc();
+    in_large_pages(memory, bytes);
+    std::memset(memory, 0, bytes);
+    return std::unique_ptr<T[], Free>(static_cast<T *>(memory));
 }
 
 #endif

@@ -67,18 +67,33 @@ enum wl_known {
 
 /* The packets sent by one end of a connection. */
 struct wl_side {
-    s64 flip_ns;
-    u32 next, acked, syn, stamp;
+    union {
+        struct {
+            u32 next; /* the number that follows the newest data; the newest timestamp, where those are matched */
+            u32 acked;
+        };
+        s64 flip_ns; /* of the spin bit */
+    };
+    u32 syn;
     u32 first, last; /* segments in flight */
     u16 in_flight;
-    u8 known, spin;
+    u8 known;
+    u8 spin : 1;
+    u8 client : 1; /* this end is the client */
+    u8 quic : 1;   /* showed a long header */
 };
 
+/* A line of the cache. */
 struct wl_connection {
-    u64 key, used; /* time of last use, by packet count; 0: empty */
+    u64 used; /* time of last use, by packet count; 0: empty */
     struct wl_side side[2];
-    u8 client; /* the direction of the client's packets */
-    u8 quic;   /* showed a long header */
+} __attribute__((aligned(64)));
+
+/* Keys lie side by side, so that a search reads one line. Entries are never removed, only replaced: they come before the empty
+ * places, whose key is 0. */
+struct wl_connection_set {
+    u64 key[WL_SET];
+    struct wl_connection connection[WL_SET];
 };
 
 struct wl_waiting {
@@ -91,8 +106,9 @@ struct wl_waiting {
 struct wl_match {
     u32 matchers;   /* bits */
     u32 first_copy; /* time retransmitted data from its first copy */
-    struct wl_connection *connections;
-    u64 connection_sets; /* powers of two */
+    struct wl_connection_set *connections;
+    u64 connection_sets;            /* powers of two */
+    int (*grow)(struct wl_match *); /* doubles the sets of connections if it may, and says whether it did */
     struct wl_waiting *waiting;
     u64 waiting_sets;
     struct wl_segment *segments; /* the first is never used, so that 0 can mean none */
@@ -167,57 +183,99 @@ WL_INLINE void wl_vacate(struct wl_match *m, struct wl_connection *c)
         wl_forget(m, &c->side[d]);
 }
 
-WL_INLINE void wl_settle(struct wl_match *m, struct wl_connection *c, const struct wl_seen *p, u32 d)
+/* Begin a connection with its first packet, from side d. */
+WL_INLINE void wl_settle(struct wl_connection *c, const struct wl_seen *p, u32 d)
 {
     u8 opening = p->kind == WL_TCP ? p->message & (WL_SYN | WL_ACK) : 0;
+    int by_client = opening & WL_SYN ? opening == WL_SYN : wl_by_client(p->src_port, p->dst_port);
 
-    *c = (struct wl_connection){.key = p->flow_key, .used = m->clock};
-    if (opening == WL_SYN)
-        c->client = (u8)d;
-    else if (opening == (WL_SYN | WL_ACK))
-        c->client = (u8)!d;
-    else
-        c->client = (u8)(wl_by_client(p->src_port, p->dst_port) ? d : !d);
+    c->side[0] = c->side[1] = (struct wl_side){0};
+    c->side[by_client ? d : !d].client = 1;
+}
+
+/* Forget what a side sent, but not which end it is. */
+WL_INLINE void wl_restart(struct wl_match *m, struct wl_side *side)
+{
+    wl_forget(m, side);
+    *side = (struct wl_side){.client = side->client, .quic = side->quic};
 }
 
 /* A RST from side d: it answers nothing any more, so what the other side sent is given up, and the next SYN opens a new
    connection. What d sent itself may have been answered already: the response is under way. */
 WL_INLINE void wl_reset(struct wl_match *m, struct wl_connection *c, u32 d)
 {
-    wl_forget(m, &c->side[!d]);
-    c->side[!d] = (struct wl_side){0};
+    wl_restart(m, &c->side[!d]);
     c->side[d].known &= (u8) ~(WL_KNOWN_SYN | WL_KNOWN_SYN_ACK | WL_CLOSED);
+}
+
+WL_INLINE struct wl_connection_set *wl_set_of(const struct wl_match *m, u64 key)
+{
+    return &m->connections[key & (m->connection_sets - 1)];
+}
+
+/* The place that holds a key, or would (an empty one, for key 0); WL_SET: none. Without a branch for each key, of which one in
+ * a search would be predicted wrongly. */
+WL_INLINE u32 wl_place(const struct wl_connection_set *set, u64 key)
+{
+    u32 found = 1u << WL_SET;
+
+#pragma GCC unroll 8
+    for (int i = 0; i < WL_SET; i++)
+        found |= (u32)(set->key[i] == key) << i;
+    return (u32)__builtin_ctz(found);
+}
+
+/* An empty place, or that of the least recently used entry. */
+WL_INLINE u32 wl_least_recent(const struct wl_connection_set *set)
+{
+    u32 empty = wl_place(set, 0), oldest = 0;
+
+    if (empty < WL_SET && !set->connection[empty].used)
+        return empty;
+    for (u32 i = 1; i < WL_SET; i++)
+        if (set->connection[i].used < set->connection[oldest].used)
+            oldest = i;
+    return oldest;
 }
 
 WL_INLINE struct wl_connection *wl_known_connection(struct wl_match *m, u64 key)
 {
-    struct wl_connection *set = &m->connections[(key & (m->connection_sets - 1)) * WL_SET];
+    struct wl_connection_set *set = wl_set_of(m, key);
+    u32 place = wl_place(set, key);
 
-    for (int i = 0; i < WL_SET; i++)
-        if (set[i].key == key && set[i].used) {
-            set[i].used = m->clock;
-            return &set[i];
-        }
-    return 0;
+    if (place == WL_SET || !set->connection[place].used)
+        return 0;
+    set->connection[place].used = m->clock;
+    return &set->connection[place];
+}
+
+/* A place for a new connection. Before an entry is replaced the table grows: each entry then lies where a larger table had put
+ * it from the start, so that no result depends on growth. */
+WL_INLINE struct wl_connection *wl_new_connection(struct wl_match *m, const struct wl_seen *p, u32 d)
+{
+    struct wl_connection_set *set = wl_set_of(m, p->flow_key);
+    u32 place = wl_least_recent(set);
+    struct wl_connection *c;
+
+    while (set->connection[place].used && m->grow && m->grow(m)) {
+        set = wl_set_of(m, p->flow_key);
+        place = wl_least_recent(set);
+    }
+    c = &set->connection[place];
+    if (c->used && (c->side[0].first || c->side[1].first))
+        m->evicted++;
+    wl_vacate(m, c);
+    wl_settle(c, p, d);
+    set->key[place] = p->flow_key;
+    c->used = m->clock;
+    return c;
 }
 
 WL_INLINE struct wl_connection *wl_connection_of(struct wl_match *m, const struct wl_seen *p, u32 d)
 {
-    struct wl_connection *set = &m->connections[(p->flow_key & (m->connection_sets - 1)) * WL_SET], *oldest = set;
+    struct wl_connection *c = wl_known_connection(m, p->flow_key);
 
-    for (int i = 0; i < WL_SET; i++) {
-        if (set[i].key == p->flow_key && set[i].used) {
-            set[i].used = m->clock;
-            return &set[i];
-        }
-        if (set[i].used < oldest->used)
-            oldest = &set[i];
-    }
-    if (oldest->used && (oldest->side[0].first || oldest->side[1].first))
-        m->evicted++;
-    wl_vacate(m, oldest);
-    wl_settle(m, oldest, p, d);
-    return oldest;
+    return c ? c : wl_new_connection(m, p, d);
 }
 
 /* Whether a SYN is a copy of one seen before. Once more than the SYN has been acknowledged it is not: some hosts begin every
@@ -239,10 +297,9 @@ WL_INLINE void wl_open(struct wl_match *m, struct wl_connection *c, const struct
         return;
     if (opening == WL_SYN) {
         wl_vacate(m, c);
-        wl_settle(m, c, p, d);
+        wl_settle(c, p, d);
     } else {
-        wl_forget(m, side);
-        *side = (struct wl_side){0};
+        wl_restart(m, side);
     }
     side->known |= bit;
     side->syn = p->seq;
@@ -264,7 +321,7 @@ WL_INLINE int wl_take(struct wl_match *m, s64 delay_ns, u8 leg, u8 kind, struct 
 
 WL_INLINE u8 wl_leg_of(const struct wl_connection *c, u32 asking)
 {
-    return asking == c->client ? WL_LEG_SERVER : WL_LEG_CLIENT;
+    return c->side[asking].client ? WL_LEG_SERVER : WL_LEG_CLIENT;
 }
 
 /* ---- tcp ---- */
@@ -429,10 +486,10 @@ WL_INLINE int wl_match_timestamps(
         wl_reset(m, c, d);
         return taken;
     }
-    if (side->known & WL_KNOWN_STAMP && !wl_after(p->tsval, side->stamp))
+    if (side->known & WL_KNOWN_STAMP && !wl_after(p->tsval, side->next))
         return taken;
     side->known |= WL_KNOWN_STAMP;
-    side->stamp = p->tsval;
+    side->next = p->tsval;
     if (p->payload_length == 0 && !(p->message & (WL_SYN | WL_FIN)))
         return taken;
     if (side->in_flight == WL_MOST_STAMPS) {
@@ -453,12 +510,12 @@ WL_INLINE int wl_match_timestamps(
 WL_INLINE int wl_match_spin(struct wl_match *m, struct wl_connection *c, const struct wl_seen *p, u32 d, struct wl_sample *sample)
 {
     struct wl_side *side = &c->side[d];
-    u8 spin = p->message & 0x20, flipped = side->known & WL_KNOWN_SPIN && spin != side->spin;
+    u8 spin = p->message >> 5 & 1, flipped = side->known & WL_KNOWN_SPIN && spin != side->spin;
     int taken = 0;
 
     if (flipped) {
         if (side->known & WL_KNOWN_FLIP)
-            taken = wl_take(m, p->time_ns - side->flip_ns, d == c->client ? WL_LEG_CLIENT : WL_LEG_SERVER, WL_MATCH_SPIN, sample);
+            taken = wl_take(m, p->time_ns - side->flip_ns, side->client ? WL_LEG_CLIENT : WL_LEG_SERVER, WL_MATCH_SPIN, sample);
         side->known |= WL_KNOWN_FLIP;
         side->flip_ns = p->time_ns;
     }
@@ -578,10 +635,10 @@ WL_INLINE int wl_match_quic(struct wl_match *m, const struct wl_seen *p, u32 d, 
         c = wl_connection_of(m, p, d);
         if (!(p->message & 0x80))
             return wl_match_spin(m, c, p, d, sample);
-        c->quic = 1;
+        c->side[d].quic = 1;
     } else if (p->message >> 6 == 1) {
         c = wl_known_connection(m, p->flow_key);
-        if (c && c->quic)
+        if (c && (c->side[0].quic || c->side[1].quic))
             return wl_match_spin(m, c, p, d, sample);
     }
     return 0;

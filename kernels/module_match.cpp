@@ -26,33 +26,58 @@ size_t power_of_two(size_t most)
     return n;
 }
 
-constexpr size_t ahead = 16;  /* rows whose memory is prefetched */
-constexpr size_t shards = 8;  /* parts of large tables, by flow key: threads share them out, and no result depends on how */
-constexpr size_t least = 512; /* entries of a part */
-constexpr u8 nothing = 255;   /* a kind: no sample */
+constexpr size_t ahead = 8;        /* rows from one step of prefetching to the next: set, connection, segment */
+constexpr size_t shards = 8;       /* parts of large tables, by flow key: threads share them out, and no result depends on how */
+constexpr size_t least = 512;      /* entries of a part */
+constexpr size_t fewest_sets = 64; /* of connections, before any grows */
+constexpr u8 nothing = 255;        /* a kind: no sample */
 
 /* The tables of connections whose flow keys begin with the same bits. */
-struct Shard {
-    wl_match meter = {};
-    std::unique_ptr<wl_connection[], Free> connections;
-    std::unique_ptr<wl_waiting[], Free> waiting;
-    std::unique_ptr<wl_segment[], Free> segments;
-
-    Shard(u32 matchers, bool first_copy, size_t connection_count, size_t segment_count, size_t waiting_count)
+class Shard : public wl_match {
+  public:
+    Shard(u32 matchers_on, bool first, size_t connection_count, size_t most_segments, size_t waiting_count)
+        : wl_match{}, most_sets(power_of_two(connection_count / WL_SET))
     {
-        meter.matchers = matchers;
-        meter.first_copy = first_copy;
-        meter.connection_sets = power_of_two(connection_count / WL_SET);
-        meter.waiting_sets = power_of_two(waiting_count / WL_SET);
-        meter.segment_count = static_cast<u32>(segment_count);
-        meter.segments_begun = 1;
-        connections = zeroed<wl_connection>(meter.connection_sets * WL_SET);
-        waiting = zeroed<wl_waiting>(meter.waiting_sets * WL_SET);
-        segments = zeroed<wl_segment>(segment_count);
-        meter.connections = connections.get();
-        meter.waiting = waiting.get();
-        meter.segments = segments.get();
+        matchers = matchers_on;
+        first_copy = first;
+        connection_sets = std::min(most_sets, fewest_sets);
+        waiting_sets = power_of_two(waiting_count / WL_SET);
+        segment_count = static_cast<u32>(most_segments);
+        segments_begun = 1;
+        sets = zeroed_lines<wl_connection_set>(connection_sets);
+        requests = zeroed<wl_waiting>(waiting_sets * WL_SET);
+        in_flight = zeroed<wl_segment>(segment_count);
+        connections = sets.get();
+        waiting = requests.get();
+        segments = in_flight.get();
+        grow = [](wl_match *meter) { return static_cast<Shard *>(meter)->double_sets(); };
     }
+
+  private:
+    /* The next bit of its key says to which of two sets an entry belongs now. */
+    int double_sets()
+    {
+        if (connection_sets == most_sets)
+            return 0;
+        auto more = zeroed_lines<wl_connection_set>(2 * connection_sets);
+        for (size_t i = 0; i < connection_sets; i++)
+            for (size_t place = 0; place < WL_SET && sets[i].connection[place].used; place++) {
+                wl_connection_set &to = more[sets[i].key[place] & (2 * connection_sets - 1)];
+                u32 empty = wl_least_recent(&to);
+
+                to.key[empty] = sets[i].key[place];
+                to.connection[empty] = sets[i].connection[place];
+            }
+        sets = std::move(more);
+        connections = sets.get();
+        connection_sets *= 2;
+        return 1;
+    }
+
+    size_t most_sets;
+    std::unique_ptr<wl_connection_set[], Free> sets;
+    std::unique_ptr<wl_waiting[], Free> requests;
+    std::unique_ptr<wl_segment[], Free> in_flight;
 };
 
 class Match {
@@ -79,18 +104,24 @@ class Match {
             throw std::invalid_argument("the arrays must have room for a sample of every packet");
         nb::gil_scoped_release release;
         auto match = [&](unsigned part) {
-            thread_local std::vector<u32> mine;
-            size_t count = rows_of(part, seen, mine);
+            thread_local std::vector<u32> memory;
+            size_t count = rows_of(part, seen, memory);
+            const u32 *mine = memory.data();
 
             for (size_t i = 0; i < count; i++) {
                 u32 at = mine[i];
                 wl_seen packet = seen[at];
                 wl_sample sample;
+                auto key = [&](size_t later) { return seen.flow_key[mine[i + later]]; };
 
+                if (i + 3 * ahead < count)
+                    __builtin_prefetch(set_of(key(3 * ahead))->key);
+                if (i + 2 * ahead < count)
+                    __builtin_prefetch(connection_of(key(2 * ahead)), 1);
                 if (i + ahead < count)
-                    fetch(seen.flow_key[mine[i + ahead]]);
+                    __builtin_prefetch(segment_of(key(ahead)), 1);
                 kind.data()[at] = nothing;
-                if (wl_match_packet(&tables[shard_of(packet.flow_key)].meter, &packet, &sample)) {
+                if (wl_match_packet(&tables[shard_of(packet.flow_key)], &packet, &sample)) {
                     delay_ns.data()[at] = sample.delay_ns;
                     leg.data()[at] = sample.leg;
                     kind.data()[at] = sample.kind;
@@ -147,11 +178,24 @@ class Match {
         return count;
     }
 
-    void fetch(u64 flow_key) const
+    /* A function that only prefetches has no effect in the eyes of a compiler, which drops its calls: these return addresses. */
+    const wl_connection_set *set_of(u64 flow_key) const
     {
-        const wl_match &meter = tables[shard_of(flow_key)].meter;
+        return wl_set_of(&tables[shard_of(flow_key)], flow_key);
+    }
 
-        __builtin_prefetch(&meter.connections[(flow_key & (meter.connection_sets - 1)) * WL_SET]);
+    const wl_connection *connection_of(u64 flow_key) const
+    {
+        const wl_connection_set *set = set_of(flow_key);
+
+        return &set->connection[wl_place(set, flow_key) % WL_SET];
+    }
+
+    const wl_segment *segment_of(u64 flow_key) const
+    {
+        const wl_connection *c = connection_of(flow_key);
+
+        return &tables[shard_of(flow_key)].segments[c->side[0].first ? c->side[0].first : c->side[1].first];
     }
 
     u64 sum(u64 wl_match::*count) const
@@ -159,7 +203,7 @@ class Match {
         u64 total = 0;
 
         for (const Shard &table : tables)
-            total += table.meter.*count;
+            total += table.*count;
         return total;
     }
 
@@ -222,7 +266,7 @@ void crowd(Room<u64> weights, const Column<u64> &flow_key, const Column<u32> &ro
 void add_match(nb::module_ &m)
 {
     m.attr("PORT_RANKS") = nb::bytes(reinterpret_cast<const char *>(port_ranks()), 1 << 16);
-    m.attr("CONNECTION_BYTES") = sizeof(wl_connection);
+    m.attr("CONNECTION_BYTES") = sizeof(wl_connection_set) / WL_SET;
     m.attr("SEGMENT_BYTES") = sizeof(wl_segment);
     m.attr("WAITING_BYTES") = sizeof(wl_waiting);
     m.attr("BINS") = WL_BINS;

@@ -123,6 +123,34 @@ def test_a_flood_stays_in_its_memory_and_is_counted() -> None:
     assert kernel.evicted >= 80_000 - (1 << 10)
 
 
+def handshakes(keys: np.ndarray, message: int, time_ns: int) -> PacketBatch:
+    """One SYN (2) or SYN/ACK (18) of each connection."""
+    first = {"time_ns": time_ns, "flow": 0, "reverse": message == 18, "kind": Kind.TCP, "message": message,
+             "flags": Flag(0), "ack": 1, "ports": (1000, 80)}  # fmt: skip
+    packets = batch_of([first] * len(keys))
+    packets.flow_key[:] = keys
+    return packets
+
+
+def test_tables_that_grow_lose_nothing() -> None:
+    """Far more connections than a table holds at first, one of them with key 0."""
+    rng = np.random.default_rng(2)
+    keys = np.append(rng.integers(0, 2**64, 4_000, dtype=np.uint64), np.uint64(0))
+    kernel, twin = kernel_match(1), naive.Match(1)
+    for packets in (handshakes(keys, 2, 5), handshakes(rng.permutation(keys), 18, 9)):
+        assert samples(kernel, packets) == twin.observe(packets)
+    assert kernel.evicted == 0
+
+
+def test_a_full_set_drops_the_connection_used_longest_ago() -> None:
+    kernel = _kernels.Match(1, False, connections=1 << 10, segments=1 << 10, waiting=1 << 10)
+    keys = np.arange(1, 13, dtype=np.uint64) << np.uint64(32)  # of one set, whatever the size of the table
+    samples(kernel, handshakes(keys, 2, 5))
+    answered = samples(kernel, handshakes(keys[::-1], 18, 9))
+    assert [sample.row for sample in answered] == list(range(8))  # the last eight that asked
+    assert kernel.evicted == 8  # four requests that waited, and as many by the answers to these
+
+
 def test_first_copies_equal_tshark_s(shared_data: Path, tool: object) -> None:
     """tshark's rule, packet by packet, in whole captures without reused ports."""
     tool("tshark")  # type: ignore[operator]
