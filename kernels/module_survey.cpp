@@ -16,6 +16,7 @@ namespace {
 
 constexpr u64 places_at_first = 1 << 10;
 constexpr size_t flag_bits = 16;
+constexpr size_t ahead = 16; /* rows whose memory is prefetched */
 
 class Survey {
   public:
@@ -45,10 +46,17 @@ class Survey {
             for (size_t bit = 0; bit < flag_bits; bit++)
                 of_flag[bit] += flag[i] >> bit & 1;
         }
-        for (size_t i = 0; i < rows; i++)
+        for (size_t i = 0; i < rows; i++) {
+            if (i + ahead < rows) {
+                u64 place = wl_home(&known, flow_key[i + ahead]);
+
+                __builtin_prefetch(&known.keys[place]);
+                __builtin_prefetch(&known.facts[place], 1);
+            }
             if (!(flag[i] & WL_LATER))
                 add(flow_key[i],
                     wl_facts(flag[i], kind[i], message[i], src_port[i], dst_port[i], ranks[src_port[i]], ranks[dst_port[i]]));
+        }
     }
 
     /* Adds the conversations of another. */

@@ -48,10 +48,16 @@ WL_INLINE u8 wl_facts(u16 flags, u8 kind, u8 message, u16 src_port, u16 dst_port
     return (u8)facts;
 }
 
+/* Where a key is looked for first. */
+WL_INLINE u64 wl_home(const struct wl_conversations *c, u64 key)
+{
+    return wl_hash_word(c->seed, key) & c->mask;
+}
+
 /* Add facts; return whether the conversation is new. */
 WL_INLINE int wl_converse(struct wl_conversations *c, u64 key, u8 facts)
 {
-    u64 at = wl_hash_word(c->seed, key) & c->mask;
+    u64 at = wl_home(c, key);
 
     while (c->facts[at] && c->keys[at] != key)
         at = (at + 1) & c->mask;

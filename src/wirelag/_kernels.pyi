@@ -44,6 +44,16 @@ def crowd(
     delays_ns: npt.NDArray[np.int64],
     of_each: npt.NDArray[np.int64],
 ) -> None: ...
+def slot(
+    counts: npt.NDArray[np.float64],
+    sums: npt.NDArray[np.float64],
+    times_ns: npt.NDArray[np.int64],
+    legs: npt.NDArray[np.uint8],
+    delays_ns: npt.NDArray[np.int64],
+    of_each: npt.NDArray[np.int64],
+    bits: int,
+    first: int,
+) -> None: ...
 def distribute(
     memory: npt.NDArray[np.uint64],
     delays_ns: npt.NDArray[np.int64],

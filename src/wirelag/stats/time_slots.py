@@ -11,9 +11,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
 from wirelag.stats.over_time import NOT_ALIKE, SHORTEST, Alike, OverTime, alike_over, over_time
 
 SLOTS: Final = 4096
+_NO_WEIGHTS: Final = np.empty(0, np.int64)
 
 Ints = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -35,10 +37,9 @@ class TimeSlots:
         if not len(times_ns):
             return
         self._reach(int(times_ns.min()), int(times_ns.max()))
-        places = (times_ns >> self._bits) - self._first + legs * np.int64(SLOTS)
-        each = np.ones(len(places)) if weights is None else weights.astype(np.float64)
-        self.counts += np.bincount(places, each, 2 * SLOTS).reshape(2, SLOTS)
-        self.sums += np.bincount(places, delays_ns * each, 2 * SLOTS).reshape(2, SLOTS)
+        of_each = _NO_WEIGHTS if weights is None else weights
+        totals = self.counts.reshape(-1), self.sums.reshape(-1)
+        _kernels.slot(*totals, times_ns, legs, delays_ns, of_each, self._bits, self._first)
 
     def add_summed(self, time_ns: int, counts: Floats, sums: Floats) -> None:
         """Add weights and sums by leg, of delays within a short time around this one."""
