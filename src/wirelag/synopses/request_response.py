@@ -240,10 +240,10 @@ class Exchanges:
         group = np.empty(len(self.rows), np.int64)
         for number, (_, rows) in enumerate(members):
             group[rows] = number
-        whole = replace(self, alike=self.alike_over_time(group))
+        alike, samples = self.alike_over_time(group), self.samples
         for name, rows in members:
             part = self.of(rows)
-            yield name, part if part.samples == self.samples else whole.of(rows)
+            yield name, part if part.samples == samples else replace(part, alike=alike)
 
     def report(self, delays: Distribution | None = None) -> Report:
         """The report over all exchanges, whose delays are these."""
