@@ -1,15 +1,16 @@
 """What a running collector takes over from changed settings (SIGHUP): tokens, certificate, segments, retention.
 
-Law: settings that cannot be read, or are wrong, change nothing, and the log says why. What needs a restart is named.
+Law: settings that cannot be read, are wrong, or are still being written, change nothing, and the log says why. What
+needs a restart is named.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Final
 
 from wirelag.collector.settings import Settings
@@ -23,7 +24,9 @@ NAMES: Final = {  # of what is taken over; all else needs a restart
     "key": "key",
     "client_ca": "client_ca",
 }
-_OTHERS: Final = {"given"}  # not settings
+_OTHERS: Final = {"given", "token_file"}  # not settings
+APART_S: Final = 0.2  # between two reads that must be alike
+MOST_READS: Final = 50
 
 
 class Reload:
@@ -40,14 +43,36 @@ class Reload:
         before = self._task
         self._task = asyncio.create_task(self._after(before))
 
+    async def done(self) -> None:
+        """Wait for the reload that is under way."""
+        if self._task is not None:
+            await self._task
+
+    async def _steady(self) -> Settings:
+        """The settings, once they are read twice alike: a file may be half written when the signal comes."""
+        before: object = None
+        for _ in range(MOST_READS):
+            try:
+                now = await asyncio.to_thread(lambda: _contents(self._read()))
+            except (WirelagError, OSError) as error:
+                if str(error) == before:
+                    raise
+                before = str(error)
+            else:
+                if now == before:
+                    _whole(now[0])
+                    return now[0]
+                before = now
+            await asyncio.sleep(APART_S)
+        raise WirelagError(f"files change all the time; they were read {MOST_READS} times")
+
     async def _after(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await before
         try:
-            new = await asyncio.to_thread(self._read)
-            _check(new)
+            new = await self._steady()
             await self._take(new)
-        except WirelagError as error:
+        except (WirelagError, OSError) as error:
             _say(f"SIGHUP: {error}; the previous settings stay")
             return
         changed = [one.name for one in fields(Settings) if getattr(new, one.name) != getattr(self._now, one.name)]
@@ -62,27 +87,21 @@ class Reload:
         )
 
 
-def _check(new: Settings) -> None:
-    """Raise a WirelagError if the certificate cannot be used, before anything is changed."""
-    if new.certificate is not None:
-        renew(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), new)
+def _whole(settings: Settings) -> None:
+    """Raise a WirelagError if the file of tokens ends in the middle of a line: half a line is another token."""
+    if settings.token_file is not None and not Path(settings.token_file).read_bytes().endswith(b"\n"):
+        raise WirelagError(f"{settings.token_file}: its last line has no end; write it whole, or end it with a newline")
 
 
-def renew(context: ssl.SSLContext, settings: Settings) -> None:
-    """Use the certificate of the settings from now on."""
-    assert settings.certificate is not None
-    try:
-        context.load_cert_chain(settings.certificate, settings.key)
-    except (OSError, ssl.SSLError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise WirelagError(f"{settings.certificate}: no certificate that fits {settings.key} ({reason})") from None
-    if settings.client_ca is not None:
-        try:
-            context.load_verify_locations(settings.client_ca)
-        except (OSError, ssl.SSLError) as error:
-            reason = getattr(error, "reason", None) or error
-            raise WirelagError(f"{settings.client_ca}: cannot be used as client_ca ({reason})") from None
-        context.verify_mode = ssl.CERT_REQUIRED
+def _contents(settings: Settings) -> tuple[Settings, list[bytes]]:
+    """The settings, with what is in the files of certificates; a WirelagError if these cannot be used."""
+    from wirelag.collector.certificates import made
+
+    if settings.certificate is None:
+        return settings, []
+    made(settings)
+    names = (settings.certificate, settings.key, settings.client_ca)
+    return settings, [Path(name).read_bytes() for name in names if name is not None]
 
 
 def _say(line: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import secrets
 import socket
 import struct
@@ -15,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+from wirelag.errors import WirelagError
 from wirelag.protocol.messages import MOST_BYTES
 from wirelag.transport import LANES, Address, Declined, Refused, Unreachable, pauses, reason
 
@@ -34,11 +36,37 @@ _MOST_TOLD: Final = 1 << 18  # bytes of a reply about a point
 _UNANSWERED_S: Final = 10  # silence after which a connection is dead: TCP itself waits for minutes
 
 
+class _Trust:
+    """TLS of an address, made anew when its files have changed: certificates are renewed while an agent runs."""
+
+    def __init__(self, address: Address) -> None:
+        """Raise a WirelagError if a file cannot be used."""
+        self._address = address
+        self._files = self._seen()
+        self._context = address.context()
+
+    def context(self) -> ssl.SSLContext | None:
+        """For the next connection; files that cannot be used change nothing."""
+        files = self._seen()
+        if files != self._files:
+            with suppress(WirelagError):
+                self._context, self._files = self._address.context(), files
+        return self._context
+
+    def _seen(self) -> list[tuple[int, int, int]]:
+        found = []
+        for name in filter(None, (self._address.ca, self._address.certificate, self._address.key)):
+            with suppress(OSError):
+                file = os.stat(name)
+                found.append((file.st_ino, file.st_mtime_ns, file.st_size))
+        return found
+
+
 class _Line:
     """One persistent connection. One thread at a time uses it; any thread may break it off."""
 
-    def __init__(self, address: Address, context: ssl.SSLContext | None) -> None:
-        self._address, self._context = address, context
+    def __init__(self, address: Address, trust: _Trust) -> None:
+        self._address, self._trust = address, trust
         self._connection: http.client.HTTPConnection | None = None
         self._turn = threading.Lock()
         self._broken_off = False
@@ -162,11 +190,12 @@ class _Line:
         assert parts.hostname is not None
         source = None if self._address.source is None else (self._address.source, 0)
         connection: http.client.HTTPConnection
-        if self._context is None:
+        context = self._trust.context()
+        if context is None:
             connection = http.client.HTTPConnection(parts.hostname, parts.port, _CONNECT_S, source)
         else:
             connection = http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=_CONNECT_S, source_address=source, context=self._context
+                parts.hostname, parts.port, timeout=_CONNECT_S, source_address=source, context=context
             )
         try:
             connection.connect()
@@ -209,8 +238,8 @@ class HttpSender:
         self._address = address
         self._path = urlsplit(address.url).path.rstrip("/")
         self._point = quote(point, safe="")
-        self._context = address.context()
-        self._in = _Line(address, self._context)
+        self._trust = _Trust(address)
+        self._in = _Line(address, self._trust)
         self._out: list[_Line] = []
         self._free: list[_Line] = []
         self._threads = ThreadPoolExecutor(LANES + 4, "messages")  # one for asks, and those of a moment ago
@@ -238,7 +267,7 @@ class HttpSender:
         self._told = last
 
     def _another(self) -> _Line:
-        self._out.append(_Line(self._address, self._context))
+        self._out.append(_Line(self._address, self._trust))
         return self._out[-1]
 
     async def asks(self) -> AsyncIterator[bytes]:
@@ -260,7 +289,7 @@ class HttpSender:
                 self._last = name
         finally:
             line.break_off()  # the waiting thread ends now, not when the collector replies
-            self._in = _Line(self._address, self._context)
+            self._in = _Line(self._address, self._trust)
 
     async def close(self) -> None:
         """Break off everything in progress."""
@@ -273,9 +302,9 @@ class HttpSender:
         where = self._address.shown
         if status == success:
             return
-        if status in (401, 403):
-            raise Unreachable(f"{where}: does not accept the token ({status}); check the file of --token-file")
         said = "".join(filter(str.isprintable, body.decode(errors="replace").partition("\n")[0][:200]))
+        if status in (401, 403):
+            raise Unreachable(f"{where}: {_not_accepted(status, said)}")
         if status == 400 and OLDER in said:
             raise Declined(f"{where}: does not know this version of messages ({said})")
         if status in (400, 413, 415):
@@ -286,12 +315,19 @@ class HttpSender:
         raise Declined(f"{where}: cannot take a message now (status {status}{why})")
 
 
+def _not_accepted(status: int, said: str) -> str:
+    """Why a collector does not let this agent in, and what to check; `said`: its reply."""
+    if status == 403 and said.startswith("the certificate"):
+        return f"does not accept the certificate ({said}); check collector.certificate"
+    return f"does not accept the token ({said or status}); check the file of --token-file"
+
+
 def told(address: Address, point: str, segments: Iterable[str]) -> Mapping[str, Any] | None:
     """What a collector knows of a point and these segments, None if it is too old to say.
 
     Otherwise Unreachable says why: its name, TLS, the token.
     """
-    line = _Line(address, address.context())
+    line = _Line(address, _Trust(address))
     path = urlsplit(address.url).path.rstrip("/")
     query = urlencode([("segment", one) for one in segments])
     try:
@@ -300,7 +336,7 @@ def told(address: Address, point: str, segments: Iterable[str]) -> Mapping[str, 
         line.close()
     said = "".join(filter(str.isprintable, body.decode(errors="replace").partition("\n")[0][:200]))
     if status in (401, 403):
-        raise Unreachable(f"{address.shown}: does not accept the token ({said}); check the file of --token-file")
+        raise Unreachable(f"{address.shown}: {_not_accepted(status, said)}")
     try:
         found = json.loads(body) if status == 200 else None
     except ValueError:
