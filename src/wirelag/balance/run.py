@@ -91,6 +91,12 @@ class Run:
             return one.mac or mac_of(one.address, interface, patience_s)
 
         with ExitStack() as stack:
+            self._audit = Audit(config.audit)  # what can fail comes before packets are balanced
+            stack.callback(self._audit.close)
+            if self._prometheus is not None:
+                from wirelag.render.prometheus import Exporter
+
+                Exporter(self._prometheus, lambda: ()).close()
             dataplane = _open(config)
             try:
                 balancer = Balancer(config, dataplane, mac, tell)
@@ -98,8 +104,6 @@ class Run:
                 dataplane.close(leave=dataplane.table() is not None)
                 raise
             stack.callback(dataplane.close, leave=True)
-            self._audit = Audit(config.audit)
-            stack.callback(self._audit.close)
             # What is open is enough from here on. The file is read again on SIGHUP.
             drop_privileges(stay=not all_may_read(config.path))
             tell(dataplane.description)
@@ -230,12 +234,13 @@ class Run:
         return entry
 
     def _load_again(self, balancer: Balancer, listed: Callable[[], None]) -> None:
-        """Reload the file on SIGHUP. A wrong file changes nothing."""
+        """Reload the file on SIGHUP. A wrong file changes nothing, nor does one that is half written."""
         from wirelag.balance.loop import fixed
         from wirelag.balance.settings import Config
+        from wirelag.settings import steady
 
         try:
-            config = Config.load(self._config.path)
+            config = steady(lambda: Config.load(self._config.path))
             for name in fixed(self._config, config):
                 tell(f"{config.path}: {name}: unchanged until the next start")
             changes = balancer.reload(config)

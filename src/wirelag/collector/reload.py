@@ -15,6 +15,7 @@ from typing import Final
 
 from wirelag.collector.settings import Settings
 from wirelag.errors import WirelagError
+from wirelag.settings import steady
 
 NAMES: Final = {  # of what is taken over; all else needs a restart
     "tokens": "tokens",
@@ -25,8 +26,6 @@ NAMES: Final = {  # of what is taken over; all else needs a restart
     "client_ca": "client_ca",
 }
 _OTHERS: Final = {"given", "token_file"}  # not settings
-APART_S: Final = 0.2  # between two reads that must be alike
-MOST_READS: Final = 50
 
 
 class Reload:
@@ -48,29 +47,12 @@ class Reload:
         if self._task is not None:
             await self._task
 
-    async def _steady(self) -> Settings:
-        """The settings, once they are read twice alike: a file may be half written when the signal comes."""
-        before: object = None
-        for _ in range(MOST_READS):
-            try:
-                now = await asyncio.to_thread(lambda: _contents(self._read()))
-            except (WirelagError, OSError) as error:
-                if str(error) == before:
-                    raise
-                before = str(error)
-            else:
-                if now == before:
-                    _whole(now[0])
-                    return now[0]
-                before = now
-            await asyncio.sleep(APART_S)
-        raise WirelagError(f"files change all the time; they were read {MOST_READS} times")
-
     async def _after(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await before
         try:
-            new = await self._steady()
+            new, _ = await asyncio.to_thread(steady, lambda: _contents(self._read()))
+            _whole(new)
             await self._take(new)
         except (WirelagError, OSError) as error:
             _say(f"SIGHUP: {error}; the previous settings stay")
@@ -101,7 +83,10 @@ def _contents(settings: Settings) -> tuple[Settings, list[bytes]]:
         return settings, []
     made(settings)
     names = (settings.certificate, settings.key, settings.client_ca)
-    return settings, [Path(name).read_bytes() for name in names if name is not None]
+    try:
+        return settings, [Path(name).read_bytes() for name in names if name is not None]
+    except OSError as error:
+        raise WirelagError(f"{error.filename}: cannot read ({error.strerror})") from None
 
 
 def _say(line: str) -> None:
