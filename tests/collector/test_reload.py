@@ -1,5 +1,6 @@
 """SIGHUP: a running collector takes over tokens, certificate, segments and retention, or says why not."""
 
+import asyncio
 import signal
 import ssl
 from dataclasses import replace
@@ -123,6 +124,25 @@ def test_files_that_change_are_read_until_they_do_not(tmp_path: Path) -> None:
 
     run(work())
     assert [len(one.tokens or ()) for one in taken] == [3]
+
+
+def test_many_signals_are_two_reloads() -> None:
+    """One that was under way, and one for what has changed since."""
+    taken: list[Settings] = []
+
+    async def take(new: Settings) -> None:
+        taken.append(new)
+
+    async def work() -> None:
+        reload = Reload(Settings.of({}, "test"), lambda: Settings.of({}, "test"), take)
+        reload.begin()
+        await asyncio.sleep(0)
+        for _ in range(1000):
+            reload.begin()
+        await reload.done()
+
+    run(work())
+    assert len(taken) == 2
 
 
 def test_agents_that_end_and_come_back_are_in_the_log(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.collector_process import Running, login
 from tests.support.waiting import until
+from wirelag.collector.check import told
+from wirelag.collector.settings import Settings
 from wirelag.collector.tokens import refusal, senders, tokens_of
 from wirelag.errors import WirelagError
 from wirelag.transport.audit import MOST_REFUSALS, Audit
@@ -33,6 +35,15 @@ def test_a_file_of_tokens() -> None:
     ):
         with pytest.raises(WirelagError, match=why):
             tokens_of(text, "tokens")
+
+
+def test_the_check_names_secrets_that_every_user_may_read(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(FILE)
+    settings = Settings.of({"token_file": str(tokens), "listen": "127.0.0.1:0", "store": str(tmp_path / "db")}, "test")
+    for mode, warned in ((0o644, True), (0o640, False), (0o600, False)):
+        tokens.chmod(mode)
+        assert (f"  every user of this host may read {tokens}: chmod o= {tokens}" in list(told(settings))) == warned
 
 
 def test_what_scopes_allow() -> None:

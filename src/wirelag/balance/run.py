@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -36,6 +37,8 @@ def check_here(config: Config, interface: str, steers: bool) -> None:
     from wirelag.ebpf.balance import problems
 
     found = problems(interface, config.pins) if steers else []
+    if config.audit is not None and not os.path.isdir(folder := os.path.dirname(os.path.abspath(config.audit))):
+        found.append(f"audit: there is no folder {folder}")
     if found:
         raise WirelagError("\n".join(f"{config.path}: {line}" for line in found))
     for one in config.backends:

@@ -36,11 +36,13 @@ class Reload:
     ) -> None:
         self._now, self._read, self._take = settings, read, take
         self._task: asyncio.Task[None] | None = None
+        self._waits = False
 
     def begin(self) -> None:
-        """Reload in the background; a reload that is under way goes first."""
-        before = self._task
-        self._task = asyncio.create_task(self._after(before))
+        """Reload in the background, after one that is under way; one that waits for that is enough."""
+        if not self._waits:
+            self._waits = True
+            self._task = asyncio.create_task(self._after(self._task))
 
     async def done(self) -> None:
         """Wait for the reload that is under way."""
@@ -50,6 +52,7 @@ class Reload:
     async def _after(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await before
+        self._waits = False
         try:
             new, _ = await asyncio.to_thread(steady, lambda: _contents(self._read()))
             _whole(new)
