@@ -63,6 +63,9 @@ def test_a_certificate_speaks_only_for_the_points_that_it_names(place: Place) ->
             line = place.sender(url, message.point, shown)
             found.append(await refusal(line, message))
             await line.close()
+        ca = place.sender(url, "A", make_client(place.folder / "server", place.ca, "A", signs=True))
+        found.append(await refusal(ca, OF_A))
+        await ca.close()
         stranger = place.sender(url, "A", make_client(place.folder / "other", place.server, "A"))
         found.append(await refusal(stranger, OF_A))
         await stranger.close()
@@ -91,10 +94,13 @@ def test_a_certificate_speaks_only_for_the_points_that_it_names(place: Place) ->
     assert said[:2] == ["", ""]
     assert said[2] == refused.format("A") + "collector.certificate"
     assert said[3] == refused.format("B, host-of-b") + "collector.certificate"
-    assert all("TLS" in line or "closed the connection" in line or "reached" in line for line in said[4:]), said[4:]
+    assert said[5] == refused.format("none, or may sign others (CA:TRUE)") + "collector.certificate"
+    hint = "; if it demands client certificates, check collector.certificate, its CA and its dates"
+    assert said[4].endswith(hint)
+    assert said[6].endswith(hint)
     assert status == [403]
     lines = [json.loads(line) for line in place.log.read_text().splitlines()]
-    assert [line["sent"] for line in lines if line["what"] == "refused"] == ["a certificate of another point"] * 3
+    assert [line["sent"] for line in lines if line["what"] == "refused"] == ["a certificate of another point"] * 4
 
 
 def test_a_ca_that_was_replaced_admits_nobody_not_even_on_an_open_connection(place: Place) -> None:

@@ -1,15 +1,17 @@
 """TLS of a collector: its certificate, and those of its clients, which name the points that they may speak for.
 
 Laws. A client's certificate names points by its common name and its DNS names, letter for letter; with `client_ca` an
-agent is heard only as a point that its certificate names, whatever its token. New connections use what was renewed
+agent is heard only as a point that its certificate names, whatever its token. One that may sign others (CA:TRUE) names
+none: its holder could make those of other points. New connections use what was renewed
 last: a CA that is no longer named admits nobody, not even by the ticket of an earlier session.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -17,6 +19,9 @@ from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
     from wirelag.collector.settings import Settings
+
+# The extension basicConstraints with CA:TRUE, in DER; a match elsewhere would only refuse more.
+_SIGNS: Final = re.compile(rb"\x06\x03\x55\x1d\x13(\x01\x01\xff)?\x04.\x30.\x01\x01\xff", re.DOTALL)
 
 
 class Encryption:
@@ -72,8 +77,10 @@ class NamedProtocol(H11Protocol):
 def points_of(line: ssl.SSLObject | None) -> frozenset[str] | None:
     """The points that a client's certificate names; None if clients need no certificate."""
     shown = None if line is None else line.getpeercert()
-    if not shown:
+    if line is None or not shown:
         return None
+    if _SIGNS.search(line.getpeercert(binary_form=True) or b""):
+        return frozenset()
     subject = [pair for part in shown.get("subject", ()) for pair in part]
     names = [value for kind, value in (*subject, *shown.get("subjectAltName", ())) if kind in ("commonName", "DNS")]
     return frozenset(str(name) for name in names)

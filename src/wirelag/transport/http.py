@@ -70,6 +70,7 @@ class _Line:
         self._connection: http.client.HTTPConnection | None = None
         self._turn = threading.Lock()
         self._broken_off = False
+        self._connected = self._heard = False  # ever
         self._asks: http.client.HTTPResponse | None = None  # a response without end
 
     def post(self, path: str, body: bytes, about: dict[str, str]) -> tuple[int, bytes]:
@@ -88,7 +89,7 @@ class _Line:
                 response = self._talk("GET", path, {})
                 return response.status, self._rest(response, _MOST_TOLD)
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"{self._address.shown}: {reason(error)}") from None
+            raise Unreachable(f"{self._address.shown}: {self._why(error)}") from None
         finally:
             self._leave()
 
@@ -98,9 +99,15 @@ class _Line:
             with self._turn:
                 return self._next_ask(path)
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"{self._address.shown}: {reason(error)}") from None
+            raise Unreachable(f"{self._address.shown}: {self._why(error)}") from None
         finally:
             self._leave()
+
+    def _why(self, error: Exception) -> str:
+        """Why no reply came. A collector that refuses a certificate, or wants one, hangs up when TLS seems to work."""
+        hint = "if it demands client certificates, check collector.certificate, its CA and its dates"
+        hung_up = self._connected and not self._heard and not isinstance(error, TimeoutError)
+        return f"{reason(error)}; {hint}" if hung_up and self._address.encrypted else reason(error)
 
     def break_off(self) -> None:
         """Close permanently, and interrupt a thread that waits for a reply; that thread, if any, hangs up."""
@@ -132,7 +139,7 @@ class _Line:
             except (OSError, http.client.HTTPException) as error:
                 self._hang_up()  # a persistent connection may have timed out
                 if not kept_open or self._broken_off or isinstance(error, TimeoutError):
-                    raise Unreachable(f"{self._address.shown}: {reason(error)}") from None
+                    raise Unreachable(f"{self._address.shown}: {self._why(error)}") from None
 
     def _next_ask(self, path: str) -> tuple[int, str, bytes]:
         try:
@@ -175,7 +182,9 @@ class _Line:
         except (BrokenPipeError, ConnectionResetError):
             if body is None:
                 raise  # else the reply may have come before the request was read
-        return connection.getresponse()
+        response = connection.getresponse()
+        self._heard = True
+        return response
 
     def _rest(self, response: http.client.HTTPResponse, most: int = _MOST_SAID) -> bytes:
         content = response.read(most + 1)
@@ -204,6 +213,7 @@ class _Line:
         except BaseException:
             connection.close()
             raise
+        self._connected = True
         return connection
 
     def _hang_up(self) -> None:

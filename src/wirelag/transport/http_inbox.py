@@ -289,7 +289,8 @@ class HttpInbox:
         if sender.point not in (None, point):
             what, own = "token", f", {sender.point}"
         elif named is not None and point not in named:
-            what, own = "certificate", f": it names {', '.join(sorted(named))[:200]}" if named else ": it names none"
+            names = ", ".join(sorted(named))[:200] or "none, or may sign others (CA:TRUE)"
+            what, own = "certificate", f": it names {names}"
         else:
             return None
         self._refused(request, f"a {what} of another point")
