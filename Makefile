@@ -110,7 +110,7 @@ format: $(INSTALLED) ## Format Python and C
 	$(BIN)/clang-format -i $(C_FILES)
 
 clean: ## Remove all generated files, also .venv
-	rm -rf .venv build demo fuzz/build lab/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist demo fuzz/build lab/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests lab -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # eBPF programs need clang: rebuild the package if clang was installed since.
