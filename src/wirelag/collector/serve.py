@@ -219,6 +219,12 @@ class Desk:
         peer = request.client
         return self._visitors.known(None if peer is None else (peer.host, peer.port), point)
 
+    def unmet(self, source: str) -> None:
+        """Count a connection that ended before TLS had begun, where clients must show certificates."""
+        self._counted["refused: no certificate"] += 1
+        self._audit.say("refused", source=source, sent="no certificate that is accepted")
+        self._notices.say("refused certificates", source, f"{source}: refused, it sent no certificate of client_ca")
+
     def refused(self, request: Request, what: str = "a wrong token") -> None:
         """Count a refusal; log it with its source, unless no token was given: browsers ask like that at first."""
         kind = "a token of another scope" if what.startswith("a token of scope") else what
@@ -356,9 +362,10 @@ async def _not_yet(scope: Scope, receive: Receive, send: Send) -> None:
     await Response(said, 200 if alive else 503, headers, "text/plain")(scope, receive, send)
 
 
-def _server(app: ASGIApp, context: ssl.SSLContext | None) -> _Server:
+def _server(app: ASGIApp, context: ssl.SSLContext | None, visitors: Visitors | None = None) -> _Server:
+    protocol: Any = partial(NamedProtocol, met=None if visitors is None else visitors.met)
     config = uvicorn.Config(
-        app, log_level="error", access_log=False, lifespan="off", http=NamedProtocol, ws="none", server_header=False,
+        app, log_level="error", access_log=False, lifespan="off", http=protocol, ws="none", server_header=False,
         date_header=False, timeout_graceful_shutdown=ENDING_S, log_config=None,
         h11_max_incomplete_event_size=MOST_HEADERS,
     )  # fmt: skip
@@ -419,6 +426,8 @@ async def _serve(
     audit = Audit(settings.audit)
     collector.audit = audit
     desk = Desk(visitors, collector.counted, collector.notices, audit)
+    if settings.client_ca is not None:
+        visitors.unmet = desk.unmet
     following = None
     if settings.follow is not None and settings.topology is not None:
         following = partial(read_topology, settings.topology)
@@ -453,7 +462,7 @@ async def _serve(
     reload = Reload(settings, read, take)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.begin)
     door = Door.at(sock, visitors)
-    server = _server(app, None if encrypted is None else encrypted.context)
+    server = _server(app, None if encrypted is None else encrypted.context, visitors)
     Briefly(collector.notices).instead()
     working = asyncio.create_task(collector.run(inboxes, following))
     serving = asyncio.create_task(server.serve([door]))
