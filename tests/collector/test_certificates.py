@@ -136,3 +136,5 @@ def test_a_ca_that_was_replaced_admits_nobody_not_even_on_an_open_connection(pla
 def test_a_certificate_fits_its_key(place: Place) -> None:
     with pytest.raises(WirelagError, match="no certificate that fits"):
         Address("https://127.0.0.1:1", certificate=str(place.a[0]), key=str(place.b[1])).context()
+    with pytest.raises(WirelagError, match="works with https:// and tls:// only"):
+        Address("http://127.0.0.1:1", certificate=str(place.a[0]), key=str(place.a[1]))

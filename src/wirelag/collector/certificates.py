@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wirelag.errors import WirelagError
+from wirelag.transport import unusable
 
 if TYPE_CHECKING:
     from wirelag.collector.settings import Settings
@@ -52,14 +53,13 @@ def made(settings: Settings) -> ssl.SSLContext:
     try:
         context.load_cert_chain(settings.certificate, settings.key)
     except (OSError, ssl.SSLError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise WirelagError(f"{settings.certificate}: no certificate that fits {settings.key} ({reason})") from None
+        why = unusable(error)
+        raise WirelagError(f"{settings.certificate}: no certificate that fits {settings.key} ({why})") from None
     if settings.client_ca is not None:
         try:
             context.load_verify_locations(settings.client_ca)
         except (OSError, ssl.SSLError) as error:
-            reason = getattr(error, "reason", None) or error
-            raise WirelagError(f"{settings.client_ca}: cannot be used as client_ca ({reason})") from None
+            raise WirelagError(f"{settings.client_ca}: cannot be used as client_ca ({unusable(error)})") from None
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = ssl.TLSVersion.TLSv1_3  # before, sessions are resumed without looking at certificates
         context.num_tickets = 0
