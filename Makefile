@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test quick pythons acceptance bench fuzz sbom docs lint format clean debian-packages
+.PHONY: help demo lab test quick pythons acceptance bench fuzz release sbom hashes docs lint format clean debian-packages
 
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -82,8 +82,15 @@ fuzz: debian-packages $(INSTALLED) ## Kernels under sanitizers: all captures, th
 	then $(MAKE) -C fuzz run SECONDS=$(or $(SECONDS),300); \
 	else echo "The fuzzers need clang and its runtime (run: apt-get install clang libclang-rt-dev): skipped."; fi
 
+release: ## Build dist/: sources, wheel, bill of materials, checksums, with tools whose hashes are checked
+	$(MAKE) HASHED=1 VENV=build/release/venv build/release/venv/installed
+	build/release/venv/bin/python -m tests.support.release $(or $(DIST),dist)
+
 sbom: $(INSTALLED) ## Write dist/wirelag.cdx.json, the software bill of materials of a release
 	$(BIN)/python -m tests.support.sbom dist/wirelag.cdx.json
+
+hashes: $(INSTALLED) ## Write constraints-hashed.txt: the pins, with the hashes of their files
+	$(BIN)/python -m tests.support.hashes constraints.txt constraints-hashed.txt
 
 docs: $(INSTALLED) ## Regenerate docs/reference/cli.md, python.md and the tables of settings
 	$(BIN)/python -m tests.support.cli_reference
@@ -103,7 +110,7 @@ format: $(INSTALLED) ## Format Python and C
 	$(BIN)/clang-format -i $(C_FILES)
 
 clean: ## Remove all generated files, also .venv
-	rm -rf .venv build demo fuzz/build lab/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist demo fuzz/build lab/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests lab -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # eBPF programs need clang: rebuild the package if clang was installed since.
@@ -111,13 +118,17 @@ debian-packages:
 	@tests/install-debian-packages
 	@! command -v clang >/dev/null || ls $(VENV)/lib/python*/site-packages/wirelag/bpf/*.o >/dev/null 2>&1 || rm -f $(INSTALLED)
 
+# With HASHED=1 everything is installed first, and only files whose hash is known.
+TOOLS := -c constraints.txt scikit-build-core nanobind cmake ninja
+TOOLS_HASHED := $(if $(HASHED),--require-hashes --no-deps -r constraints-hashed.txt)
+
 # Build tools are installed first, with the same pins, so the build needs no isolated environment.
 # Each environment has its own build folder, since CMake caches the Python for which it built.
 # Folders are prerequisites because adding a module changes its folder, and a new module must be installed.
-$(INSTALLED): pyproject.toml CMakeLists.txt constraints.txt $(wildcard kernels/* bpf/*) $(shell find src/wirelag -type d -not -name __pycache__) | $(BIN)/python
+$(INSTALLED): pyproject.toml CMakeLists.txt constraints.txt $(if $(HASHED),constraints-hashed.txt) $(wildcard kernels/* bpf/*) $(shell find src/wirelag -type d -not -name __pycache__) | $(BIN)/python
 	@echo "Installing wirelag and its tools into $(VENV) (a minute or two the first time)"
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt scikit-build-core nanobind cmake ninja
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --config-settings=build-dir=$(VENV)/build --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(or $(TOOLS_HASHED),$(TOOLS))
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(if $(HASHED),--no-deps,-c constraints.txt) --config-settings=build-dir=$(VENV)/build --no-build-isolation -e '.[dev]'
 	@$(BIN)/python -m compileall -q src/wirelag # bytecode folders created later would look like a change
 	@touch $@
 

@@ -317,7 +317,7 @@ int wl_balance(struct xdp_md *context)
             fault(UNKNOWN);
     }
     to = opens ? 0 : mac_of(number);
-    if (!c && syn && to & DOWN) /* it has no answer from there */
+    if (syn && to & DOWN) /* no answer came from there: a new connection, or one that died unseen, whose port is used again */
         opens = 1;
     if (opens || !to) {
         moved = !opens;

@@ -5,6 +5,7 @@ flight. `equal` is the same balancer with constant equal weights. p99 is over al
 connections pinned to a slow server.
 
     python experiments/balance_lab.py [--quick] [--runs N] [--seconds S] [--loads N...]
+    python experiments/balance_lab.py --deaths [--runs N]      how long a dead server gets connections: 3 minutes
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,8 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the lab
 from pirate_lab import need_root
 from traces import show
 
-from lab.balance import EQUAL, Site, entries, site
+from lab.balance import EQUAL, Opening, Site, entries, opened, site
 from lab.clients import Load
+from lab.network import POINT_ADDRESS
 from lab.processes import Process
 
 SERVICE, WORKERS = "lognormal:18000:0.5:400000", 48
@@ -38,6 +41,7 @@ LIFETIME = "exponential:1000000"
 LOADS = (48, 96, 144)  # connections; 192 workers
 MOVES_S = 15.0
 FAIR = 1 / len(SERVERS)
+UNCHECKED = {**EQUAL, "health": {"check": "none"}}
 
 Act = Callable[[Site], None]
 
@@ -67,21 +71,25 @@ def run(
     seconds: float,
     seed: int,
     *,
-    steered: bool = True,
+    settings: dict[str, Any] | None = None,
     acts: Sequence[tuple[float, Act]] = (),
     load: Load | None = None,
+    openings: tuple[int, list[Opening]] | None = None,
 ) -> Outcome:
-    """One run. `acts`: actions by time, in seconds since the start."""
+    """One run. `acts`: actions by time, in seconds since the start. `openings`: of this server, to be added."""
     load = load or Load(lifetime=LIFETIME)
     with TemporaryDirectory() as folder, site("fig", Path(folder), seed, service=SERVICE, workers=WORKERS) as place:
-        place.configure(SERVERS, None if steered else EQUAL)
+        place.configure(SERVERS, settings)
         command = place.steer()
+        wire = None if openings is None else place.openings(openings[0])
         begin_ns = time.time_ns()
         client = place.ask(connections, seconds, load)
         for at_s, act in sorted(acts, key=lambda one: one[0]):
             _wait_until(begin_ns + int(at_s * 1e9), client)
             act(place)
         client.finish(seconds + 30)
+        if wire is not None and openings is not None:
+            openings[1].extend(opened(wire))
         asked, said = place.asked(), entries(command)
     for one in said:
         one["at"] = one["time"] - begin_ns / 1e9
@@ -114,7 +122,12 @@ def well(number: int) -> Act:
     return lambda place: place.well(number)
 
 
-def dies(number: int) -> Act:
+def killed(number: int) -> Act:
+    """Kill its process: its host refuses connections from now on."""
+    return lambda place: os.kill(place.servers[number].pid, signal.SIGKILL)
+
+
+def silent(number: int) -> Act:
     """Make its host silent from now on."""
     return lambda place: place.network.ip(f"server{number}", "link set eth0 down")
 
@@ -153,7 +166,7 @@ def tail(connections: int, runs: int, seconds: float, ill: bool = True) -> Tail:
     for seed in range(1, runs + 1):
         for steered in (False, True):
             acts = moving(seconds, 1 + seed % len(SERVERS)) if ill else []
-            one = run(connections, seconds, seed, steered=steered, acts=acts)
+            one = run(connections, seconds, seed, settings=None if steered else EQUAL, acts=acts)
             found[steered].append(one.p99_ms())
             requests, failed = requests + len(one.latency_ms), failed + int(one.failed.sum())
             least = min([least, *(weight for number in SERVERS for _, weight in one.weights(number))])
@@ -190,15 +203,61 @@ def all_slow(connections: int, seed: int = 1) -> tuple[float, float]:
     return min(shares), max(shares)
 
 
-def one_dies(connections: int, seed: int = 1) -> tuple[float, float, float]:
-    """A host falls silent: seconds until it has a fifth of its share; failures per second from 5 s on, equal, aware."""
-    failures = []
-    patient = Load(lifetime=LIFETIME, patience_us=1_000_000)
+@dataclass(frozen=True)
+class Floor:
+    """One server stays slow: from 10 s on, when its old connections have ended."""
+
+    p99_ms: float
+    well_ms: float  # the same of the requests to the other servers
+    equal_ms: float  # p99 with equal weights
+    requests: float  # share of requests to the slow server
+
+
+def stays_slow(connections: int, seed: int = 1) -> Floor:
+    """A server is slow from the start, for 40 s."""
+    found = {}
     for steered in (False, True):
-        one = run(connections, 16.0, seed, steered=steered, acts=[(3.0, dies(3))], load=patient)
-        failures.append(float(one.failed[(one.ended_s > 8.0) & (one.ended_s < 16.0)].sum()) / 8)
-    down = next((at for at, weight in one.weights(3) if at > 3.0 and weight < FAIR / 5), float("inf"))
-    return down - 3.0, failures[0], failures[1]
+        one = run(connections, 40.0, seed, settings=None if steered else EQUAL, acts=[(0.0, slow(2))])
+        late, ill = (one.ended_s[~one.failed] > 10.0), (one.server[~one.failed] == 2)
+        p99 = [float(np.percentile(one.latency_ms[rows], 99)) for rows in (late, late & ~ill)]
+        found[steered] = (*p99, float(ill[late].mean()))
+    return Floor(found[True][0], found[True][1], found[False][0], found[True][2])
+
+
+@dataclass(frozen=True)
+class Death:
+    """A server dies. What was sent to it afterwards, by the packets on its wire."""
+
+    out_s: float  # until it was out of the table
+    connections: int  # of clients: packets that open one, each repetition counted
+    last_s: float  # when the last of them was sent
+    checks: int  # health checks until it was out
+    failed: float  # requests a second, from 5 s after its death on
+
+
+def one_dies(connections: int, seed: int, dies: Callable[[int], Act], settings: dict[str, Any] | None = None) -> Death:
+    """Server 3 dies after 3 s and a part, so that deaths are spread over the time between two checks."""
+    patient = Load(lifetime=LIFETIME, patience_us=1_000_000)
+    sent, at_s = list[Opening](), 3.0 + 0.37 * seed % 1
+
+    def act(place: Site) -> None:
+        sent.append(Opening(time.time_ns() / 1e9, "death"))
+        dies(3)(place)
+
+    one = run(connections, 14.0, seed, settings=settings, acts=[(at_s, act)], load=patient, openings=(3, sent))
+    died_s = sent[0].time_s
+    down = [said["time"] for said in one.said for back in said["backends"] if is_down(back, 3)]
+    out_s = min(down, default=float("inf")) - died_s
+    after = [(opening.time_s - died_s, opening.source) for opening in sent[1:] if opening.time_s > died_s]
+    clients = [late_s for late_s, source in after if source != POINT_ADDRESS]
+    checks = [late_s for late_s, source in after if source == POINT_ADDRESS and late_s <= out_s]
+    failed = one.failed[(one.ended_s > at_s + 5) & (one.ended_s < at_s + 10)].sum() / 5
+    return Death(out_s, len(clients), max(clients, default=0.0), len(checks), float(failed))
+
+
+def is_down(backend: dict[str, Any], number: int) -> bool:
+    """Whether a line of the command says so of this server."""
+    return bool(backend["name"] == f"server{number}" and backend["standing"] == "down")
 
 
 @dataclass(frozen=True)
@@ -224,6 +283,7 @@ def arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short run of one load: rough numbers")
+    parser.add_argument("--deaths", action="store_true", help="only how long a dead server gets connections")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0, help="of a run")
     parser.add_argument("--loads", type=int, nargs="+", default=LOADS, help="connections")
@@ -234,6 +294,9 @@ def main() -> None:
     """Run everything: 25 minutes."""
     asked = arguments()
     need_root()
+    if asked.deaths:
+        deaths(asked.loads[len(asked.loads) // 2], asked.runs)
+        return
     if asked.quick:
         asked.runs, asked.loads, asked.seconds = 1, asked.loads[:1], 8.0
     tails = {f"{connections} connections": tail(connections, asked.runs, asked.seconds) for connections in asked.loads}
@@ -254,25 +317,53 @@ def main() -> None:
         header,
         [(f"{middle} connections", *row(tail(middle, asked.runs, asked.seconds / 2, ill=False)))],
     )
-    back, (least, most), (dead_s, equal, aware), short = (
-        recovery(middle),
-        all_slow(middle),
-        one_dies(middle),
-        churn(middle),
+    rest(middle, min(asked.runs, 4))
+
+
+def rest(connections: int, runs: int) -> None:
+    """Everything but figure 9."""
+    back, (least, most), floor, short = (
+        recovery(connections),
+        all_slow(connections),
+        stays_slow(connections),
+        churn(connections),
     )
     rows: list[tuple[object, ...]] = [
         ("slow: a fifth of its share after, s", back.down_s),
         ("well: 80% of its share after, s", back.up_s),
         ("all slow: least weight, fair shares", least),
         ("all slow: largest weight, fair shares", most),
-        ("one dies: a fifth of its share after, s", dead_s),
-        ("one dies: failures a second, equal", equal),
-        ("one dies: failures a second, aware", aware),
+        ("one stays slow: p99, equal, ms", floor.equal_ms),
+        ("one stays slow: p99, aware, ms", floor.p99_ms),
+        ("one stays slow: p99 of the others, ms", floor.well_ms),
+        ("one stays slow: its requests, %", 100 * floor.requests),
         ("churn: connections a second", short.opened / 12),
         ("churn: failed requests", short.failed),
         ("churn: faults", " ".join(f"{name}={count}" for name, count in short.faults.items()) or "none"),
     ]
     show("what else", ("", "found"), rows)
+    deaths(connections, runs)
+
+
+def deaths(connections: int, runs: int) -> None:
+    """How long a dead server is in the table, and what is sent to it."""
+    rows = []
+    for name, dies in (("its process is killed", killed), ("its host falls silent", silent)):
+        found = [one_dies(connections, seed, dies) for seed in range(1, runs + 1)]
+        equal = one_dies(connections, 1, dies, UNCHECKED)
+        out, last, sent = ([getattr(one, what) for one in found] for what in ("out_s", "last_s", "connections"))
+        rows.append(
+            (
+                name,
+                f"{np.mean(out):.2f} ({min(out):.2f} to {max(out):.2f})",
+                f"{max(last):.2f}",
+                f"{min(one.checks for one in found)} to {max(one.checks for one in found)}",
+                f"{np.mean(sent):.0f} ({max(sent)} at most)",
+                f"{np.mean([one.failed for one in found]):.1f} ({equal.failed:.1f})",
+            )
+        )
+    header = ("one dies", "out after, s", "last opening, s", "checks until then", "openings sent to it")
+    show("a dead server", (*header, "failures a second after 5 s (equal weights, no checks)"), rows)
 
 
 def row(one: Tail) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -126,9 +127,31 @@ class Site:
             link.close()
             program.close()
 
+    def openings(self, number: int) -> Process:
+        """Record the packets that open connections to a server, as the balancer's host sends them; see `opened`."""
+        what = f"ether dst {mac_of(FIRST_SERVER + number - 1)} and tcp[tcpflags] & (tcp-syn|tcp-ack) == tcp-syn"
+        how = ["-i", f"port{POINT}", "-Q", "in", "-n", "-tt", "-l", "--immediate-mode", "-Z", "root", what]
+        process = self.network.start("switch", ["tcpdump", *how], self.folder / f"openings{number}.txt")
+        process.wait_for_line("listening on")
+        return process
+
     def asked(self) -> npt.NDArray[np.void]:
         """All requests that ended, including failed ones."""
         return read_log(self.folder / LOG)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A packet that opens a connection, or repeats to."""
+
+    time_s: float
+    source: str  # address: a client, or the balancer's host, which checks servers
+
+
+def opened(recorder: Process) -> list[Opening]:
+    """What was recorded so far."""
+    found = re.findall(r"^(\d+\.\d+) IP (\S+)\.\d+ > ", recorder.said(), re.MULTILINE)
+    return [Opening(float(time), source) for time, source in found]
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
+import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ LONGEST: Final = "100y"
 LARGEST: Final = "1000TiB"
 FASTEST: Final = 1 << 40  # bytes per second
 SHOWN: Final = 80  # characters of a wrong value in an error
+APART_S: Final = 0.2  # between two reads that must be alike
+MOST_READS: Final = 50
 
 
 # ---- kinds: what a value may be ----
@@ -375,3 +378,21 @@ def read_toml(path: str) -> dict[str, Any]:
         raise WirelagError(f"{path}: cannot read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise WirelagError(f"{path}: is not TOML ({error})") from None
+
+
+def steady(read: Callable[[], Any]) -> Any:
+    """What `read` returns once two reads in a row are alike: when a signal asks for it, a file may be half written."""
+    before: Any = None
+    for _ in range(MOST_READS):
+        try:
+            now = read()
+        except WirelagError as error:
+            if str(error) == before:
+                raise
+            now = str(error)
+        else:
+            if now == before:
+                return now
+        before = now
+        time.sleep(APART_S)
+    raise WirelagError(f"files change all the time; they were read {MOST_READS} times")

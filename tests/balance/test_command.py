@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -85,6 +86,22 @@ def test_a_check_reports_what_a_run_would_refuse(config: Path, tmp_path: Path) -
 
 
 # ---- packets from another balancer ----
+
+
+def test_what_can_fail_comes_before_packets_are_balanced(config: Path, tmp_path: Path) -> None:
+    """There is no such interface, either: but that is found when the program is loaded, later."""
+    text = config.read_text()
+    config.write_text(f'interface = "no-such-interface"\naudit = "{tmp_path}/nowhere/audit.jsonl"\n{text}')
+    said = wirelag("balance", "--config", config, "--check", code=2).stderr
+    assert f"audit: there is no folder {tmp_path}/nowhere" in said
+    assert "nowhere/audit.jsonl: cannot write the audit log" in wirelag("balance", "--config", config, code=2).stderr
+    config.write_text(f'interface = "no-such-interface"\n{text}')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert (
+            f"{address}: cannot listen"
+            in wirelag("balance", "--config", config, "--prometheus", address, code=2).stderr
+        )
 
 
 def test_the_capture_is_what_its_script_writes(tmp_path: Path) -> None:

@@ -1,14 +1,20 @@
 """SIGHUP: a running collector takes over tokens, certificate, segments and retention, or says why not."""
 
+import asyncio
 import signal
 import ssl
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from tests.support.agent_messages import pair
 from tests.support.collector_process import RDA, Running, login, recent
 from tests.support.transport_peers import make_certificate, run
 from tests.support.waiting import until
 from wirelag.collector.agents import ALIVE_NS, Presence
+from wirelag.collector.reload import Reload
+from wirelag.collector.settings import Settings
 from wirelag.protocol.messages import encode
 from wirelag.transport import Address, Unreachable, sender
 
@@ -40,6 +46,7 @@ def test_tokens_segments_and_retention_are_read_again(tmp_path: Path) -> None:
         running.read_log("the previous settings stay")  # two signals at once would be one
         settings.unlink()
         running.process.send_signal(signal.SIGHUP)
+        running.read_log("the previous settings stay")
         assert accepts(running.url, SECOND)
         assert running.end(signal.SIGTERM) == 0
     lines = [line.removeprefix("wirelag: ") for line in running.log.splitlines() if "SIGHUP" in line]
@@ -64,10 +71,78 @@ def test_a_renewed_certificate_is_used(tmp_path: Path) -> None:
         until(lambda: ssl.get_server_certificate(where) == certificate.read_text(), "the new certificate")
         key.write_text("not a key")
         running.process.send_signal(signal.SIGHUP)
+        running.read_log("no certificate that fits")
         until(lambda: ssl.get_server_certificate(where) == certificate.read_text(), "the same certificate")
         running.end(signal.SIGTERM)
     assert certificate.read_text() != before
     assert "no certificate that fits" in running.log
+
+
+@pytest.mark.parametrize("cut", [0, -1, -8, -len(f"\n{AGENT} A\n") - 6], ids=["empty", "no newline", "half", "no A"])
+def test_a_half_written_file_of_tokens_changes_nothing(tmp_path: Path, cut: int) -> None:
+    """Half a line is another token, without a scope: one for everything."""
+    tokens, whole = tmp_path / "tokens", f"{SECOND} metrics\n{FIRST} read\n{AGENT} A\n"
+    tokens.write_text(whole[:cut])
+    before = Settings.of({}, "test")
+    now = replace(before, tokens={FIRST: "admin"}, token_file=str(tokens))
+    taken: list[Settings] = []
+
+    async def take(new: Settings) -> None:
+        taken.append(new)
+
+    async def work() -> None:
+        reload = Reload(now, lambda: Settings.of({"token_file": str(tokens)}, "test"), take)
+        reload.begin()
+        await reload.done()
+        assert not taken
+        tokens.write_text(whole)
+        reload.begin()
+        await reload.done()
+
+    run(work())
+    assert [list(one.tokens or ()) for one in taken] == [[SECOND, FIRST, AGENT]]
+
+
+def test_files_that_change_are_read_until_they_do_not(tmp_path: Path) -> None:
+    """A writer that is slow: each part of the file would be a file of tokens."""
+    tokens, lines = tmp_path / "tokens", [f"{FIRST}\n", f"{SECOND} read\n", f"{AGENT} A\n"]
+    tokens.write_text("")
+    taken: list[Settings] = []
+
+    def read() -> Settings:
+        if lines:
+            tokens.write_text(tokens.read_text() + lines.pop(0))
+        return Settings.of({"token_file": str(tokens)}, "test")
+
+    async def take(new: Settings) -> None:
+        taken.append(new)
+
+    async def work() -> None:
+        reload = Reload(Settings.of({}, "test"), read, take)
+        reload.begin()
+        await reload.done()
+
+    run(work())
+    assert [len(one.tokens or ()) for one in taken] == [3]
+
+
+def test_many_signals_are_two_reloads() -> None:
+    """One that was under way, and one for what has changed since."""
+    taken: list[Settings] = []
+
+    async def take(new: Settings) -> None:
+        taken.append(new)
+
+    async def work() -> None:
+        reload = Reload(Settings.of({}, "test"), lambda: Settings.of({}, "test"), take)
+        reload.begin()
+        await asyncio.sleep(0)
+        for _ in range(1000):
+            reload.begin()
+        await reload.done()
+
+    run(work())
+    assert len(taken) == 2
 
 
 def test_agents_that_end_and_come_back_are_in_the_log(tmp_path: Path) -> None:

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agent_messages import pair
-from tests.support.collector_process import RDA, Running, login, recent
-from tests.support.transport_peers import make_certificate, run
+from tests.support.collector_process import Running, login
 from tests.support.waiting import until
+from wirelag.collector.check import told
+from wirelag.collector.settings import Settings
 from wirelag.collector.tokens import refusal, senders, tokens_of
 from wirelag.errors import WirelagError
-from wirelag.protocol.messages import encode
-from wirelag.transport import Address, Unreachable, sender
 from wirelag.transport.audit import MOST_REFUSALS, Audit
 
 ADMIN, READ, METRICS, AGENT = (f"the-token-for-{name}" for name in ("everything", "results", "prometheus", "point-a"))
@@ -31,9 +29,21 @@ def test_a_file_of_tokens() -> None:
         (f"{AGENT} agent:A\n{METRICS} metrics\n", "no token may read results"),
         (f"{AGENT} agent:\n{ADMIN}\n", "line 1: agent: needs the name of a point"),
         ("short read\n", "line 1 is not a token"),
+        (f"{ADMIN}\n{READ} Read\n", "line 2: unknown scope Read; did you mean read"),
+        (f"{ADMIN}\n{METRICS} metric\n", "line 2: unknown scope metric; did you mean metrics"),
+        (f"{METRICS} metrics\n{ADMIN}\n{METRICS}\n", "line 3 has the token of line 1"),
     ):
         with pytest.raises(WirelagError, match=why):
             tokens_of(text, "tokens")
+
+
+def test_the_check_names_secrets_that_every_user_may_read(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(FILE)
+    settings = Settings.of({"token_file": str(tokens), "listen": "127.0.0.1:0", "store": str(tmp_path / "db")}, "test")
+    for mode, warned in ((0o644, True), (0o640, False), (0o600, False)):
+        tokens.chmod(mode)
+        assert (f"  every user of this host may read {tokens}: chmod o= {tokens}" in list(told(settings))) == warned
 
 
 def test_what_scopes_allow() -> None:
@@ -100,35 +110,3 @@ def test_refusals_do_not_fill_the_audit_log(tmp_path: Path) -> None:
     assert sum(line.get("refusals_left_out", 0) + (line["what"] == "refused") for line in lines) == 1000
     with pytest.raises(WirelagError, match="cannot write the audit log"):
         Audit(str(tmp_path / "nowhere" / "audit.jsonl"))
-
-
-def test_with_a_ca_of_clients_only_those_with_a_certificate_get_in(tmp_path: Path) -> None:
-    (tmp_path / "client").mkdir()
-    certificate, key = make_certificate(tmp_path)
-    shown, secret = make_certificate(tmp_path / "client")
-    settings = tmp_path / "collector.toml"
-    files = f'certificate = "{certificate}"\nkey = "{key}"\nclient_ca = "{shown}"\n'
-    settings.write_text(f'{files}segments = ["A>B"]\n')
-    message = pair(recent(2, 10, 1), RDA)[0].messages(0, 1)[0]
-
-    def refused(address: Address) -> list[str]:
-        said: list[str] = []
-
-        async def work() -> None:
-            line = sender(address, message.point)
-            try:
-                await line.send(encode(message), message.key)
-            except Unreachable as error:
-                said.append(str(error))
-            await line.close()
-
-        run(work())
-        return said
-
-    with Running(tmp_path, str(settings)) as running:
-        assert not refused(Address(running.url, ca=str(certificate), certificate=str(shown), key=str(secret)))
-        assert refused(Address(running.url, ca=str(certificate)))
-        assert refused(Address(running.url, ca=str(certificate), certificate=str(certificate), key=str(key)))
-        running.end(signal.SIGTERM)
-    with pytest.raises(WirelagError, match="no certificate that fits"):
-        Address("https://127.0.0.1:1", certificate=str(shown), key=str(key)).context()

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ import pytest
 from tests.oracles.connection_table import Twin
 from tests.support.balancer_program import ACK, FIN, GROUPS, MS, PSH, SYN, TABLE, Packet, Run, backends
 from tests.support.effort import scaled
+from wirelag.balance.controller import Controller
+from wirelag.balance.maglev import maglev
 from wirelag.ebpf.balance_maps import GROUP
+from wirelag.ebpf.service import Counts
 
 S = 10**9
 
@@ -118,6 +122,19 @@ def test_established_connections_stay_with_a_backend_that_is_down(make: Callable
     assert {port: run.send(Packet(port)) for port in homes} == homes
 
 
+def test_a_port_that_is_used_again_does_not_lead_to_a_backend_that_is_down(make: Callable[..., Run]) -> None:
+    """Its connection ended by an RST of the server, which does not pass the balancer."""
+    run = make()
+    run.serve("a", "b")
+    homes = {port: run.connect(port) for port in range(1000, 1060)}
+    run.share("b")
+    assert {port: run.send(Packet(port, SYN, 0)) for port in homes} == homes, "a SYN that was repeated, and late"
+    run.balancer.set_backends([replace(one, down=one.name == "a") for one in backends("a", "b")])
+    assert {run.connect(port) for port in homes} == {"b"}
+    assert {run.send(Packet(port)) for port in homes} == {"b"}
+    assert run.faults() == {}
+
+
 def test_two_balancers_give_the_same_answer_without_shared_state(make: Callable[..., Run]) -> None:
     """Other seeds, other slots, another history: the same weights are enough; for old connections, for some time."""
     one, other = make(), make()
@@ -140,6 +157,57 @@ def test_two_balancers_give_the_same_answer_without_shared_state(make: Callable[
     stranger.serve("a", "b", "c", "d")
     stranger.weigh(weights)
     assert {port: stranger.connect(port) for port in ports} != homes
+
+
+def heard(rng: np.random.Generator, weights: dict[str, float], slow: str) -> dict[str, Counts]:
+    """What a balancer hears in an interval: its own clients, so other latencies than the other hears."""
+    found = {}
+    for name, weight in weights.items():
+        count = int(rng.poisson(300 * weight))
+        sum_ns = rng.exponential(100e6 if name == slow else 20e6, count).sum()
+        found[name] = Counts(int(sum_ns), count, 0, count, 10, 10, count)
+    return found
+
+
+def test_two_balancers_agree_while_weights_move_by_what_each_measures(make: Callable[..., Run]) -> None:
+    """One backend becomes slow (interval 30) and well again (60); every half second each balancer decides for itself.
+
+    Connections that were opened before weights began to move are answered alike. New ones are answered alike where
+    weights rest, at fair shares and at the floor; while they move, in as many entries as the two tables have in common.
+    """
+    two, rngs = (make(), make()), (np.random.default_rng(1), np.random.default_rng(2))
+    two[1].settings["seed"] = 8
+    controllers = [Controller(dict.fromkeys("abcd", 1.0)) for _ in two]
+    for run, controller in zip(two, controllers, strict=True):
+        run.balancer.set_backends(backends(*"abcd"))
+        run.weigh(controller.weights)
+        run.now_ns += 20 * S
+    ports = iter(range(1024, 65536))
+    before: dict[int, str] = {}  # opened at the first balancer while weights rested
+    resting, moving, common = Counter[bool](), Counter[bool](), list[float]()
+    for interval in range(100):
+        if interval in (25, 55):
+            before = {port: two[0].connect(port) for port in islice(ports, 400)}
+        for run, controller, rng in zip(two, controllers, rngs, strict=True):
+            run.now_ns += S // 2
+            if controller.step(heard(rng, controller.weights, "b" if 30 <= interval < 60 else "")).changes:
+                run.weigh(controller.weights)
+        one, other = (maglev(each.weights, dict(zip("abcd", range(4), strict=True)), TABLE) for each in controllers)
+        if 25 <= interval < 40 or (interval >= 60 and controllers[1].weights["b"] > 0.01):  # it has moved since
+            old = dict(islice(iter(before.items()), 8))
+            assert {port: two[1].send(Packet(port)) for port in old} == old, interval
+            before = {port: home for port, home in before.items() if port not in old}
+        answers = Counter(two[0].connect(port) == two[1].send(Packet(port, SYN, 0)) for port in islice(ports, 20))
+        if controllers[0].weights == controllers[1].weights:
+            resting += answers
+        else:
+            assert 30 <= interval < 45 or 60 <= interval < 95, "at fair shares and at the floor they are equal"
+            moving += answers
+            common.append(float(np.mean(one == other)))
+    assert resting[False] == 0
+    assert resting[True] > 20 * 30, "weights rest most of the time"
+    assert min(common) > 0.75
+    assert moving[True] / moving.total() == pytest.approx(np.mean(common), abs=4 * (0.1 / moving.total()) ** 0.5)
 
 
 def test_the_limit_of_new_connections(make: Callable[..., Run]) -> None:

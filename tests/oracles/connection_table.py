@@ -64,7 +64,7 @@ class Twin:
         entry = int(client_hash(self.table_seed, client, port, service_port) >> 32) * len(self.active) >> 32
         found = self._find(key)
         if found is not None:
-            if syn and found.closed:
+            if syn and (found.closed or found.backend in self.down):
                 found.backend, found.closed = self.active[entry], False
             elif found.backend in self.gone:
                 if not found.closed:

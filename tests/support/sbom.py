@@ -66,7 +66,11 @@ def bill() -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    path = Path(sys.argv[1])
+def write(path: Path) -> None:
+    """Write the bill."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(bill(), indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

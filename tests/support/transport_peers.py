@@ -89,6 +89,16 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     return made, key
 
 
+def make_client(folder: Path, ca: tuple[Path, Path], name: str, *others: str, signs: bool = False) -> tuple[Path, Path]:
+    """A certificate for the point `name`, and `others` by their DNS names, signed by this CA, and its key."""
+    made, key = folder / f"{name}.pem", folder / f"{name}.key"
+    made_of = f"-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout {key} -out {made} -days 1"
+    who = ["-subj", f"/CN={name}", *(word for one in others for word in ("-addext", f"subjectAltName=DNS:{one}"))]
+    sign = ["-CA", str(ca[0]), "-CAkey", str(ca[1]), "-addext", f"basicConstraints=critical,CA:{str(signs).upper()}"]
+    subprocess.run(["openssl", "req", "-x509", *made_of.split(), *who, *sign], check=True, capture_output=True)
+    return made, key
+
+
 # ---- servers ----
 
 

@@ -41,9 +41,15 @@ def test_token_and_certificate_are_required(tmp_path: Path, certificate: tuple[P
         inbox = HttpInbox({TOKEN: None, "of-another": "another"}, patience_s=PATIENCE_S)
         async with https(inbox, certificate) as url:
             taker = asyncio.create_task(taking(inbox, [], 1))
-            assert "does not accept the token (401)" in await fails(sender(Address(url, None, ca=ca), POINT))
-            assert "does not accept the token (401)" in await fails(sender(Address(url, TOKEN + "x", ca=ca), POINT))
-            assert "does not accept the token (403)" in await fails(sender(Address(url, "of-another", ca=ca), POINT))
+            assert "does not accept the token (the token is missing or wrong)" in await fails(
+                sender(Address(url, None, ca=ca), POINT)
+            )
+            assert "does not accept the token (the token is missing or wrong)" in await fails(
+                sender(Address(url, TOKEN + "x", ca=ca), POINT)
+            )
+            assert "does not accept the token (the token belongs to another point, another)" in await fails(
+                sender(Address(url, "of-another", ca=ca), POINT)
+            )
             assert inbox.counts["unauthorised"] == 3
             unknown = await fails(sender(Address(url, TOKEN), POINT))
             assert "Unreachable: " in unknown
@@ -221,7 +227,30 @@ def test_asks_of_another_point_are_not_delivered() -> None:
         async with https(inbox) as url:
             await inbox.ask(POINT, encode(message(1)))
             request = f"GET /v1/asks/edge%201?after= HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
-            assert b" 401 " in await raw(url, request.encode())
+            assert b" 403 " in await raw(url, request.encode())
+
+    run(work())
+
+
+def test_a_token_that_was_removed_gets_no_more_asks() -> None:
+    """Not even on the response that never ends, which began before."""
+
+    async def work() -> None:
+        inbox = HttpInbox({TOKEN: POINT})
+        async with https(inbox) as url:
+            way = sender(Address(url, TOKEN), POINT)
+            asks = way.asks()
+            await inbox.ask(POINT, encode(message(1)))
+            assert decode(await soon(anext(asks))).sent_ns == 1
+            waiting = asyncio.ensure_future(anext(asks))
+            inbox.use({"another-token-of-this-point": POINT})
+            await inbox.ask(POINT, encode(message(2)))
+            while not inbox.counts["unauthorised"]:
+                await asyncio.sleep(0)
+            assert not waiting.done()
+            inbox.use({TOKEN: POINT})
+            assert decode(await soon(waiting)).sent_ns == 2
+            await way.close()
 
     run(work())
 

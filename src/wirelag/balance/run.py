@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -36,6 +37,8 @@ def check_here(config: Config, interface: str, steers: bool) -> None:
     from wirelag.ebpf.balance import problems
 
     found = problems(interface, config.pins) if steers else []
+    if config.audit is not None and not os.path.isdir(folder := os.path.dirname(os.path.abspath(config.audit))):
+        found.append(f"audit: there is no folder {folder}")
     if found:
         raise WirelagError("\n".join(f"{config.path}: {line}" for line in found))
     for one in config.backends:
@@ -91,6 +94,12 @@ class Run:
             return one.mac or mac_of(one.address, interface, patience_s)
 
         with ExitStack() as stack:
+            self._audit = Audit(config.audit)  # what can fail comes before packets are balanced
+            stack.callback(self._audit.close)
+            if self._prometheus is not None:
+                from wirelag.render.prometheus import Exporter
+
+                Exporter(self._prometheus, lambda: ()).close()
             dataplane = _open(config)
             try:
                 balancer = Balancer(config, dataplane, mac, tell)
@@ -98,8 +107,6 @@ class Run:
                 dataplane.close(leave=dataplane.table() is not None)
                 raise
             stack.callback(dataplane.close, leave=True)
-            self._audit = Audit(config.audit)
-            stack.callback(self._audit.close)
             # What is open is enough from here on. The file is read again on SIGHUP.
             drop_privileges(stay=not all_may_read(config.path))
             tell(dataplane.description)
@@ -230,12 +237,13 @@ class Run:
         return entry
 
     def _load_again(self, balancer: Balancer, listed: Callable[[], None]) -> None:
-        """Reload the file on SIGHUP. A wrong file changes nothing."""
+        """Reload the file on SIGHUP. A wrong file changes nothing, nor does one that is half written."""
         from wirelag.balance.loop import fixed
         from wirelag.balance.settings import Config
+        from wirelag.settings import steady
 
         try:
-            config = Config.load(self._config.path)
+            config = steady(lambda: Config.load(self._config.path))
             for name in fixed(self._config, config):
                 tell(f"{config.path}: {name}: unchanged until the next start")
             changes = balancer.reload(config)

@@ -5,7 +5,9 @@ Law: all problems are reported at once, one line each, with the place and the wa
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -58,6 +60,20 @@ def _prime(value: Any) -> int:
     return size
 
 
+def _one_host(value: Any) -> str:
+    address = ipaddress.ip_address(ADDRESS.read(value))
+    if address.is_loopback or address.is_multicast or address.is_unspecified or int(address) == (1 << 32) - 1:
+        raise ValueError(f"{address} is not the address of one host on a network")
+    return str(address)
+
+
+def _path(value: Any) -> str:
+    path = TEXT.read(value)
+    if not re.fullmatch(r"/[!-~]*", path):
+        raise ValueError(f"{path!r} is not a path: write /health, for example, without spaces or line ends")
+    return str(path)
+
+
 def _listen(value: Any) -> str:
     port = str(TEXT.read(value)).rpartition(":")[2]
     if not port.isdecimal() or int(port) > 65535:
@@ -65,6 +81,7 @@ def _listen(value: Any) -> str:
     return str(value)
 
 
+HOST: Final = Kind("address", _one_host)
 NAME: Final = named("[A-Za-z0-9_.-]{1,64}", "1 to 64 letters, digits, dots, - and _")
 _SHIPPED: Final = Policy()
 # fmt: off
@@ -78,7 +95,7 @@ SCHEMA: Final = Schema(
             otherwise="`/sys/fs/bpf/wirelag/NAME-OF-THE-FILE`"),
         Key("prometheus", Kind("`ADDRESS:PORT`", _listen), None, "as `--prometheus`"),
         Key("audit", TEXT, None, "file for the audit log: start, reloads, weights, backends that are down"),
-        Key("service.address", ADDRESS, None, "address that clients connect to", required=True),
+        Key("service.address", HOST, None, "address that clients connect to", required=True),
         Key("service.ports", listed(whole(1, 65535)), None, "ports that clients connect to", otherwise="all ports"),
         Key("service.protocol", choice("tcp", "udp"), "tcp", "protocol of the service"),
         Key("policy.high", number(1.05, 100), _SHIPPED.high, "weight drops above this multiple of the lowest latency"),
@@ -98,7 +115,7 @@ SCHEMA: Final = Schema(
             otherwise="`tcp`, for backends that have passed once; `none` for udp"),
         Key("health.port", whole(1, 65535), None, "port to connect to, at the backend's own address",
             otherwise="the first of `service.ports`"),
-        Key("health.path", TEXT, "/", "path to ask for; a status from 200 to 399 passes"),
+        Key("health.path", Kind("path", _path), "/", "path to ask for; a status from 200 to 399 passes"),
         Key("health.interval", duration("100ms", "60s"), "1s", "how often to check"),
         Key("health.timeout", duration("50ms", "30s"), "1s", "how long a check may take"),
         Key("health.fall", whole(1, 100), 2, "failures in a row until a backend is down"),
@@ -113,7 +130,7 @@ SCHEMA: Final = Schema(
     {
         "backends": (MOST_BACKENDS, (
             Key("name", NAME, None, "up to 64 letters, digits, dots, - and _", required=True),
-            Key("address", ADDRESS, None, "the backend's own address", required=True),
+            Key("address", HOST, None, "the backend's own address", required=True),
             Key("mac", Kind("MAC address", _mac), None, "destination of its frames", otherwise="from the kernel's "
                 "neighbour table"),
             Key("weight", number(0, 1e6), 1.0, "its fair share in proportion to the others'; 0 drains it"),
@@ -180,10 +197,7 @@ class Config:
             settings.note("backends", "is missing: write [[backends]], with name and address, for each backend")
         _check_names(settings, backends, draining)
         _check_policy(settings, backends, draining)
-        if settings["health.check"] not in (None, "none") and not (
-            settings["health.port"] or settings["service.ports"]
-        ):
-            settings.note("health.port", "is missing: the service has no ports of which to use the first")
+        _check_health(settings)
         settings.check()
         return cls(
             path,
@@ -209,6 +223,15 @@ class Config:
     def fair(self) -> dict[str, float]:
         """The weights of backends that get new connections."""
         return {one.name: one.weight for one in self.backends if one.name not in self.draining and one.weight}
+
+
+def _check_health(settings: Settings) -> None:
+    if settings["health.check"] in (None, "none") or settings["health.port"]:
+        return
+    if settings["service.protocol"] == "udp":
+        settings.note("health.port", "is missing: the service is udp; name a port where backends accept TCP")
+    elif not settings["service.ports"]:
+        settings.note("health.port", "is missing: the service has no ports of which to use the first")
 
 
 def _health(settings: Settings) -> HealthSettings:
@@ -244,6 +267,9 @@ def _check_names(settings: Settings, backends: Mapping[str, BackendSettings], dr
                 settings.note(at + what, f"{text}: {who}")
         if one.address == settings["service.address"]:
             settings.note(at + "address", "is the service's address: give the backend's own")
+    for port, times in Counter(settings["service.ports"] or ()).items():
+        if times > 1:
+            settings.note("service.ports", f"{port} is there {times} times")
     names = [one.name for one in backends.values()]
     for name in draining:
         if name not in names and names:

@@ -13,7 +13,8 @@ from typing import Final
 NOBODY: Final = 65534
 PERFMON, ADMIN = 38, 21  # numbers of capabilities; the second includes the first
 _CAPABILITY_VERSION: Final = 0x20080522
-_NO_NEW_PRIVILEGES, _AMBIENT, _CLEAR_ALL = 38, 47, 4
+_DROP_BOUND, _NO_NEW_PRIVILEGES, _AMBIENT, _CLEAR_ALL = 24, 38, 47, 4
+_MOST_CAPABILITIES: Final = 64
 
 
 def may_trace() -> bool:
@@ -30,9 +31,11 @@ def drop_privileges(stay: bool = False) -> None:
     if that user cannot read them, root stays root, but without capabilities. `stay`: stay root in any case, to write
     files that belong to root.
     """
+    libc = ctypes.CDLL(None, use_errno=True)
+    for number in range(_MOST_CAPABILITIES):  # the bounding set, too, where CAP_SETPCAP allows it
+        libc.prctl(_DROP_BOUND, number, 0, 0, 0)
     if os.geteuid() == 0 and not stay:
         _leave_root()
-    libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_AMBIENT, _CLEAR_ALL, 0, 0, 0)
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     if libc.capset(struct.pack("Ii", _CAPABILITY_VERSION, 0), bytes(24)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from wirelag.collector.following import Follow, called, pointed
@@ -21,7 +22,11 @@ def told(settings: Settings) -> Iterator[str]:
     scheme = "http" if encryption(settings) is None else "https"
     who = "any user of this host" if settings.tokens is None else f"holders of one of {len(settings.tokens)} tokens"
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    yield f"listens on {scheme}://{host}:{settings.port}/ for {who}"
+    certified = f" with a certificate of {settings.client_ca}, which names the point of an agent"
+    yield f"listens on {scheme}://{host}:{settings.port}/ for {who}{certified if settings.client_ca else ''}"
+    for path in filter(None, (settings.token_file, settings.key)):
+        if os.stat(path).st_mode & 0o007:
+            yield f"  every user of this host may read {path}: chmod o= {path}"
     if settings.nats is not None:
         import asyncio
 

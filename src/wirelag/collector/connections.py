@@ -15,6 +15,7 @@ import resource
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -54,6 +55,7 @@ class Visitors:
         self._by_peer: dict[Peer, Visitor] = {}
         self._strangers: dict[str, dict[Visitor, None]] = {}
         self._of: Counter[str] = Counter()
+        self.unmet: Callable[[str], None] = lambda address: None  # told of those that ended before `met`
         self.open = 0  # with those that were sent off and are not closed yet
 
     def __len__(self) -> int:
@@ -92,6 +94,11 @@ class Visitors:
         self._of[point or ""] += 1
         return True
 
+    def met(self, peer: Peer) -> None:
+        """Note that TLS, if there is any, has begun."""
+        if (visitor := self._by_peer.get(peer)) is not None:
+            visitor.is_met = True
+
     def leave(self, visitor: Visitor) -> None:
         """Forget a connection that has ended."""
         if self._by_peer.get(visitor.peer) is visitor:
@@ -127,12 +134,15 @@ class Visitor(socket.socket):
     peer: Peer
     address: str  # or the network of an IPv6 address, of which a stranger has many
     since_s: float
+    is_met: bool = False
     is_known: bool = False
     point: str | None = None
 
     def close(self) -> None:
         """Close it, and leave."""
         super().close()
+        if self.is_open and not self.is_met:
+            self.visitors.unmet(self.address)
         self.visitors.open -= self.is_open
         self.is_open = False
         self.visitors.leave(self)

@@ -1,19 +1,21 @@
 """What a running collector takes over from changed settings (SIGHUP): tokens, certificate, segments, retention.
 
-Law: settings that cannot be read, or are wrong, change nothing, and the log says why. What needs a restart is named.
+Law: settings that cannot be read, are wrong, or are still being written, change nothing, and the log says why. What
+needs a restart is named.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Final
 
 from wirelag.collector.settings import Settings
 from wirelag.errors import WirelagError
+from wirelag.settings import steady
 
 NAMES: Final = {  # of what is taken over; all else needs a restart
     "tokens": "tokens",
@@ -23,7 +25,7 @@ NAMES: Final = {  # of what is taken over; all else needs a restart
     "key": "key",
     "client_ca": "client_ca",
 }
-_OTHERS: Final = {"given"}  # not settings
+_OTHERS: Final = {"given", "token_file"}  # not settings
 
 
 class Reload:
@@ -34,20 +36,28 @@ class Reload:
     ) -> None:
         self._now, self._read, self._take = settings, read, take
         self._task: asyncio.Task[None] | None = None
+        self._waits = False
 
     def begin(self) -> None:
-        """Reload in the background; a reload that is under way goes first."""
-        before = self._task
-        self._task = asyncio.create_task(self._after(before))
+        """Reload in the background, after one that is under way; one that waits for that is enough."""
+        if not self._waits:
+            self._waits = True
+            self._task = asyncio.create_task(self._after(self._task))
+
+    async def done(self) -> None:
+        """Wait for the reload that is under way."""
+        if self._task is not None:
+            await self._task
 
     async def _after(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await before
+        self._waits = False
         try:
-            new = await asyncio.to_thread(self._read)
-            _check(new)
+            new, _ = await asyncio.to_thread(steady, lambda: _contents(self._read()))
+            _whole(new)
             await self._take(new)
-        except WirelagError as error:
+        except (WirelagError, OSError) as error:
             _say(f"SIGHUP: {error}; the previous settings stay")
             return
         changed = [one.name for one in fields(Settings) if getattr(new, one.name) != getattr(self._now, one.name)]
@@ -62,27 +72,24 @@ class Reload:
         )
 
 
-def _check(new: Settings) -> None:
-    """Raise a WirelagError if the certificate cannot be used, before anything is changed."""
-    if new.certificate is not None:
-        renew(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), new)
+def _whole(settings: Settings) -> None:
+    """Raise a WirelagError if the file of tokens ends in the middle of a line: half a line is another token."""
+    if settings.token_file is not None and not Path(settings.token_file).read_bytes().endswith(b"\n"):
+        raise WirelagError(f"{settings.token_file}: its last line has no end; write it whole, or end it with a newline")
 
 
-def renew(context: ssl.SSLContext, settings: Settings) -> None:
-    """Use the certificate of the settings from now on."""
-    assert settings.certificate is not None
+def _contents(settings: Settings) -> tuple[Settings, list[bytes]]:
+    """The settings, with what is in the files of certificates; a WirelagError if these cannot be used."""
+    from wirelag.collector.certificates import made
+
+    if settings.certificate is None:
+        return settings, []
+    made(settings)
+    names = (settings.certificate, settings.key, settings.client_ca)
     try:
-        context.load_cert_chain(settings.certificate, settings.key)
-    except (OSError, ssl.SSLError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise WirelagError(f"{settings.certificate}: no certificate that fits {settings.key} ({reason})") from None
-    if settings.client_ca is not None:
-        try:
-            context.load_verify_locations(settings.client_ca)
-        except (OSError, ssl.SSLError) as error:
-            reason = getattr(error, "reason", None) or error
-            raise WirelagError(f"{settings.client_ca}: cannot be used as client_ca ({reason})") from None
-        context.verify_mode = ssl.CERT_REQUIRED
+        return settings, [Path(name).read_bytes() for name in names if name is not None]
+    except OSError as error:
+        raise WirelagError(f"{error.filename}: cannot read ({error.strerror})") from None
 
 
 def _say(line: str) -> None:

@@ -28,7 +28,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from wirelag import __version__
-from wirelag.collector.reload import Reload, renew
+from wirelag.collector.reload import Reload
 from wirelag.collector.settings import Settings
 from wirelag.collector.tokens import Tokens, refusal, senders
 from wirelag.errors import MissingExtraError, WirelagError
@@ -43,6 +43,7 @@ try:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from wirelag.collector.api import Api, wrong
+    from wirelag.collector.certificates import Encryption, NamedProtocol
     from wirelag.collector.connections import Briefly, Door, Visitors, close_idle, room
     from wirelag.collector.following import pointed
     from wirelag.collector.loop import Collector
@@ -218,6 +219,12 @@ class Desk:
         peer = request.client
         return self._visitors.known(None if peer is None else (peer.host, peer.port), point)
 
+    def unmet(self, source: str) -> None:
+        """Count a connection that ended before TLS had begun, where clients must show certificates."""
+        self._counted["refused: no certificate"] += 1
+        self._audit.say("refused", source=source, sent="no certificate that is accepted")
+        self._notices.say("refused certificates", source, f"{source}: refused, it sent no certificate of client_ca")
+
     def refused(self, request: Request, what: str = "a wrong token") -> None:
         """Count a refusal; log it with its source, unless no token was given: browsers ask like that at first."""
         kind = "a token of another scope" if what.startswith("a token of scope") else what
@@ -300,14 +307,9 @@ def alone(store: str) -> Iterator[None]:
         os.close(file)
 
 
-def encryption(settings: Settings) -> ssl.SSLContext | None:
+def encryption(settings: Settings) -> Encryption | None:
     """TLS according to the settings."""
-    if settings.certificate is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    renew(context, settings)
-    return context
+    return None if settings.certificate is None else Encryption(settings)
 
 
 async def serve(settings: Settings, read: Callable[[], Settings]) -> None:
@@ -316,11 +318,12 @@ async def serve(settings: Settings, read: Callable[[], Settings]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: None)  # nothing to reload yet
-    context = encryption(settings)
+    encrypted = encryption(settings)
+    context = None if encrypted is None else encrypted.context
     with listening(settings) as sock, ExitStack() as stack:
         store = await _opened(settings, stack, sock, context, ended)
         if store is not None:
-            await _serve(settings, read, store, sock, context, ended)
+            await _serve(settings, read, store, sock, encrypted, ended)
 
 
 async def _opened(
@@ -359,9 +362,10 @@ async def _not_yet(scope: Scope, receive: Receive, send: Send) -> None:
     await Response(said, 200 if alive else 503, headers, "text/plain")(scope, receive, send)
 
 
-def _server(app: ASGIApp, context: ssl.SSLContext | None) -> _Server:
+def _server(app: ASGIApp, context: ssl.SSLContext | None, visitors: Visitors | None = None) -> _Server:
+    protocol: Any = partial(NamedProtocol, met=None if visitors is None else visitors.met)
     config = uvicorn.Config(
-        app, log_level="error", access_log=False, lifespan="off", http="h11", ws="none", server_header=False,
+        app, log_level="error", access_log=False, lifespan="off", http=protocol, ws="none", server_header=False,
         date_header=False, timeout_graceful_shutdown=ENDING_S, log_config=None,
         h11_max_incomplete_event_size=MOST_HEADERS,
     )  # fmt: skip
@@ -406,7 +410,7 @@ async def _serve(
     read: Callable[[], Settings],
     store: SqliteStore,
     sock: socket.socket,
-    context: ssl.SSLContext | None,
+    encrypted: Encryption | None,
     ended: asyncio.Event,
 ) -> None:
     rounds = Rounds(
@@ -422,6 +426,8 @@ async def _serve(
     audit = Audit(settings.audit)
     collector.audit = audit
     desk = Desk(visitors, collector.counted, collector.notices, audit)
+    if settings.client_ca is not None:
+        visitors.unmet = desk.unmet
     following = None
     if settings.follow is not None and settings.topology is not None:
         following = partial(read_topology, settings.topology)
@@ -442,25 +448,28 @@ async def _serve(
             raise WirelagError(
                 "token_file: a collector with tokens cannot become one without, nor the reverse; restart"
             )
-        inbox.tokens = senders(new.tokens)
+        if encrypted is not None and new.certificate is not None:
+            encrypted.renew(new)  # first: it alone can fail
+        inbox.use(senders(new.tokens))
         app.use(new.tokens)
+        if new.client_ca is not None:
+            for one in list(server.server_state.connections):
+                one.shutdown()  # when its request is done: whoever is still admitted connects again
         store.retain(new.retention)
-        if context is not None and new.certificate is not None:
-            renew(context, new)
         await collector.measure(new.ends)
         audit.say("reload", tokens=len(new.tokens or ()), segments=len(new.ends))
 
     reload = Reload(settings, read, take)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.begin)
     door = Door.at(sock, visitors)
-    server = _server(app, context)
+    server = _server(app, None if encrypted is None else encrypted.context, visitors)
     Briefly(collector.notices).instead()
     working = asyncio.create_task(collector.run(inboxes, following))
     serving = asyncio.create_task(server.serve([door]))
     closing = asyncio.create_task(close_idle(server, visitors, collector.counted))
     waiting = asyncio.create_task(ended.wait())
     watching = asyncio.create_task(watched(lambda: collector.health.healthy))
-    scheme = "http" if context is None else "https"
+    scheme = "http" if encrypted is None else "https"
     host, port = door.getsockname()[:2]
     print(
         f"collecting at {scheme}://{f'[{host}]' if ':' in host else host}:{port}/, store {settings.store}",

@@ -83,7 +83,7 @@ SCHEMA: Final = Schema((
     Key("audit", PATH, None, "file for the audit log: logins, refusals, reloads, what agents are told"),
     Key("certificate", PATH, None, "certificate for HTTPS; needs `key`", "--certificate"),
     Key("key", PATH, None, "private key of the certificate", "--key"),
-    Key("client_ca", PATH, None, "CA of client certificates: every client must show one; needs `certificate`"),
+    Key("client_ca", PATH, None, "CA of client certificates: every client must show one; an agent's names its point"),
     Key("segments", SEGMENTS, None, "segments to measure", "--segment", "those that agents name"),
     Key("topology", TEXT, None, "for paths: a topology file of `wirelag plan`, or `ospf:`", "--topology"),
     Key("slow", duration("0s"), "1ms", "blame a segment of a path that adds more than this", "--slow"),
@@ -135,6 +135,7 @@ class Settings:
     most_waiting: int = MOST_BYTES
     audit: str | None = None
     client_ca: str | None = None
+    token_file: str | None = None
     given: str = ""  # which settings were given, in words
 
     @classmethod
@@ -188,6 +189,7 @@ class Settings:
             read["limits.memory"],
             read["audit"],
             read["client_ca"],
+            read["token_file"],
             read.stated(),
         )
 

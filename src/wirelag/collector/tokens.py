@@ -7,11 +7,13 @@ receive questions, as that point. A token without a scope is `admin`, one with a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Final
 
 from wirelag.errors import WirelagError
 
 ADMIN, READ, METRICS, AGENT = "admin", "read", "metrics", "agent:"
+SCOPES: Final = (ADMIN, READ, METRICS)
 LEAST: Final = 16  # characters
 SAFE: Final = ("GET", "HEAD")
 MAY: Final = {READ: "it may only read", METRICS: "it may only read /metrics", AGENT: "it may only send messages"}
@@ -22,6 +24,7 @@ Tokens = Mapping[str, str]  # token: its scope
 def tokens_of(text: str, path: str) -> dict[str, str]:
     """The tokens of a file."""
     found: dict[str, str] = {}
+    places: dict[str, int] = {}
     for place, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
@@ -33,7 +36,14 @@ def tokens_of(text: str, path: str) -> dict[str, str]:
         scope = words[1] if len(words) == 2 else ADMIN
         if scope == AGENT:
             raise WirelagError(f"{path}: line {place}: agent: needs the name of a point: write agent:POINT")
-        found[words[0]] = scope if scope in (ADMIN, READ, METRICS) or scope.startswith(AGENT) else AGENT + scope
+        if scope not in SCOPES and (near := get_close_matches(scope.lower(), SCOPES, 1, 0.75)):
+            raise WirelagError(
+                f"{path}: line {place}: unknown scope {scope[:64]}; did you mean {near[0]}? The agent of a point "
+                f"called {scope[:64]} has the scope agent:{scope[:64]}"
+            )
+        if (before := places.setdefault(words[0], place)) != place:
+            raise WirelagError(f"{path}: line {place} has the token of line {before}; remove one of them")
+        found[words[0]] = scope if scope in SCOPES or scope.startswith(AGENT) else AGENT + scope
     if not {ADMIN, READ} & set(found.values()):
         raise WirelagError(f"{path}: no token may read results; add one without a scope, or with `read`")
     return found

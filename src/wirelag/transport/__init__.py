@@ -108,6 +108,8 @@ class Address:
             raise WirelagError(f"{self.shown}: secrets do not belong into an address: give them in a file")
         if self.source is not None and parts.scheme in ("tls", "nats"):
             raise WirelagError(f"{self.shown}: a source address works with https:// only")
+        if self.certificate is not None and not self.encrypted:
+            raise WirelagError(f"{self.shown}: a client certificate works with https:// and tls:// only")
         if not self.encrypted and not self.insecure and not loopback(host):
             raise WirelagError(
                 f"{self.shown}: would go to another host in plain text: write "
@@ -140,8 +142,9 @@ class Address:
             try:
                 context.load_cert_chain(self.certificate, self.key)
             except (OSError, ssl.SSLError) as error:
-                why = getattr(error, "reason", None) or error
-                raise WirelagError(f"{self.certificate}: no certificate that fits {self.key} ({why})") from None
+                raise WirelagError(
+                    f"{self.certificate}: no certificate that fits {self.key} ({unusable(error)})"
+                ) from None
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -154,6 +157,15 @@ def loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def unusable(error: OSError) -> str:
+    """Why a file of certificates or keys cannot be used, in words."""
+    import ssl
+
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "it is not PEM"
+    return error.strerror or str(error)
 
 
 _CERTIFICATES: Final = {  # OpenSSL's verify codes, and what to do

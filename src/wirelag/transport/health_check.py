@@ -1,34 +1,40 @@
 """Active health checks: whether servers accept a connection, or answer a request, within a time.
 
 Law: all servers are asked at once, and the whole takes no longer than the timeout. A server that accepts and says
-nothing passes a `tcp` check, and fails an `http` one.
+nothing, or ends the connection, passes a `tcp` check, and fails an `http` one; so does one whose status line is not
+complete in time. An OSError means that this host could not ask, which says nothing about servers.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import selectors
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Final, Literal
 
 Kind = Literal["tcp", "http"]
 NO_REPLY: Final = "no reply"
 MOST: Final = 256  # bytes of a reply that are looked at: the status line
+STATUS: Final = re.compile(rb"HTTP/[0-9.]+ ([0-9]{3})[ \r\n]")
 
 
 def check_servers(
     servers: Mapping[str, str], port: int, kind: Kind, path: str, host: str, timeout_s: float
 ) -> dict[str, str]:
     """Ask each of these addresses; return why those that fail do."""
-    failures = dict.fromkeys(servers, NO_REPLY)
-    request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: wirelag\r\nConnection: close\r\n\r\n".encode()
+    failures, replies = dict.fromkeys(servers, NO_REPLY), dict.fromkeys(servers, b"")
+    named = f"[{host}]" if ":" in host else host
+    request = f"GET {path} HTTP/1.1\r\nHost: {named}\r\nUser-Agent: wirelag\r\nConnection: close\r\n\r\n".encode()
     ends_s = time.monotonic() + timeout_s
-    with selectors.DefaultSelector() as waiting:
+    with ExitStack() as stack, selectors.DefaultSelector() as waiting:
         for name, address in servers.items():
             one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+            stack.enter_context(one)  # closed in any case
             one.setblocking(False)
             began = one.connect_ex((address, port))
             if began not in (0, errno.EINPROGRESS):
@@ -39,20 +45,19 @@ def check_servers(
         while waiting.get_map() and (left_s := ends_s - time.monotonic()) > 0:
             for key, events in waiting.select(left_s):
                 one = key.fileobj  # type: ignore[assignment]
-                said = _turn(one, events, kind, request)
+                said = _turn(one, events, kind, request, replies, key.data)
                 if said is None:
                     waiting.modify(one, selectors.EVENT_READ, key.data)
                     continue
                 failures[key.data] = said
                 waiting.unregister(one)
                 one.close()
-        for key in list(waiting.get_map().values()):
-            assert isinstance(key.fileobj, socket.socket)
-            key.fileobj.close()
     return {name: why for name, why in failures.items() if why}
 
 
-def _turn(one: socket.socket, events: int, kind: Kind, request: bytes) -> str | None:
+def _turn(
+    one: socket.socket, events: int, kind: Kind, request: bytes, replies: dict[str, bytes], name: str
+) -> str | None:
     """What became of a check: empty if it passed, else why not; None if there is more to wait for."""
     try:
         if events & selectors.EVENT_WRITE:
@@ -63,10 +68,13 @@ def _turn(one: socket.socket, events: int, kind: Kind, request: bytes) -> str | 
                 return ""
             one.send(request)
             return None
-        words = one.recv(MOST).split(b" ", 2)
+        more = one.recv(MOST)
     except OSError as error:
         return (error.strerror or NO_REPLY).lower()
-    status = words[1] if len(words) > 1 and words[0].startswith(b"HTTP/") else b""
-    if not status[:3].isdigit():
-        return "not an HTTP reply"
-    return "" if 200 <= int(status[:3]) < 400 else f"HTTP status {int(status[:3])}"
+    replies[name] += more
+    if more and b"\n" not in replies[name] and len(replies[name]) < MOST:
+        return None  # the status line goes on
+    status = STATUS.match(replies[name])
+    if status is None:
+        return "not an HTTP reply" if replies[name] else "it ends the connection without a reply"
+    return "" if 200 <= int(status[1]) < 400 else f"HTTP status {int(status[1])}"

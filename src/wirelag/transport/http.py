@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import secrets
 import socket
 import struct
@@ -15,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+from wirelag.errors import WirelagError
 from wirelag.protocol.messages import MOST_BYTES
 from wirelag.transport import LANES, Address, Declined, Refused, Unreachable, pauses, reason
 
@@ -34,14 +36,41 @@ _MOST_TOLD: Final = 1 << 18  # bytes of a reply about a point
 _UNANSWERED_S: Final = 10  # silence after which a connection is dead: TCP itself waits for minutes
 
 
+class _Trust:
+    """TLS of an address, made anew when its files have changed: certificates are renewed while an agent runs."""
+
+    def __init__(self, address: Address) -> None:
+        """Raise a WirelagError if a file cannot be used."""
+        self._address = address
+        self._files = self._seen()
+        self._context = address.context()
+
+    def context(self) -> ssl.SSLContext | None:
+        """For the next connection; files that cannot be used change nothing."""
+        files = self._seen()
+        if files != self._files:
+            with suppress(WirelagError):
+                self._context, self._files = self._address.context(), files
+        return self._context
+
+    def _seen(self) -> list[tuple[int, int, int]]:
+        found = []
+        for name in filter(None, (self._address.ca, self._address.certificate, self._address.key)):
+            with suppress(OSError):
+                file = os.stat(name)
+                found.append((file.st_ino, file.st_mtime_ns, file.st_size))
+        return found
+
+
 class _Line:
     """One persistent connection. One thread at a time uses it; any thread may break it off."""
 
-    def __init__(self, address: Address, context: ssl.SSLContext | None) -> None:
-        self._address, self._context = address, context
+    def __init__(self, address: Address, trust: _Trust) -> None:
+        self._address, self._trust = address, trust
         self._connection: http.client.HTTPConnection | None = None
         self._turn = threading.Lock()
         self._broken_off = False
+        self._connected = self._heard = False  # ever
         self._asks: http.client.HTTPResponse | None = None  # a response without end
 
     def post(self, path: str, body: bytes, about: dict[str, str]) -> tuple[int, bytes]:
@@ -60,7 +89,7 @@ class _Line:
                 response = self._talk("GET", path, {})
                 return response.status, self._rest(response, _MOST_TOLD)
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"{self._address.shown}: {reason(error)}") from None
+            raise Unreachable(f"{self._address.shown}: {self._why(error)}") from None
         finally:
             self._leave()
 
@@ -70,9 +99,15 @@ class _Line:
             with self._turn:
                 return self._next_ask(path)
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"{self._address.shown}: {reason(error)}") from None
+            raise Unreachable(f"{self._address.shown}: {self._why(error)}") from None
         finally:
             self._leave()
+
+    def _why(self, error: Exception) -> str:
+        """Why no reply came. A collector that refuses a certificate, or wants one, hangs up when TLS seems to work."""
+        hint = "if it demands client certificates, check collector.certificate, its CA and its dates"
+        hung_up = self._connected and not self._heard and not isinstance(error, TimeoutError)
+        return f"{reason(error)}; {hint}" if hung_up and self._address.encrypted else reason(error)
 
     def break_off(self) -> None:
         """Close permanently, and interrupt a thread that waits for a reply; that thread, if any, hangs up."""
@@ -104,7 +139,7 @@ class _Line:
             except (OSError, http.client.HTTPException) as error:
                 self._hang_up()  # a persistent connection may have timed out
                 if not kept_open or self._broken_off or isinstance(error, TimeoutError):
-                    raise Unreachable(f"{self._address.shown}: {reason(error)}") from None
+                    raise Unreachable(f"{self._address.shown}: {self._why(error)}") from None
 
     def _next_ask(self, path: str) -> tuple[int, str, bytes]:
         try:
@@ -147,7 +182,9 @@ class _Line:
         except (BrokenPipeError, ConnectionResetError):
             if body is None:
                 raise  # else the reply may have come before the request was read
-        return connection.getresponse()
+        response = connection.getresponse()
+        self._heard = True
+        return response
 
     def _rest(self, response: http.client.HTTPResponse, most: int = _MOST_SAID) -> bytes:
         content = response.read(most + 1)
@@ -162,11 +199,12 @@ class _Line:
         assert parts.hostname is not None
         source = None if self._address.source is None else (self._address.source, 0)
         connection: http.client.HTTPConnection
-        if self._context is None:
+        context = self._trust.context()
+        if context is None:
             connection = http.client.HTTPConnection(parts.hostname, parts.port, _CONNECT_S, source)
         else:
             connection = http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=_CONNECT_S, source_address=source, context=self._context
+                parts.hostname, parts.port, timeout=_CONNECT_S, source_address=source, context=context
             )
         try:
             connection.connect()
@@ -175,6 +213,7 @@ class _Line:
         except BaseException:
             connection.close()
             raise
+        self._connected = True
         return connection
 
     def _hang_up(self) -> None:
@@ -209,8 +248,8 @@ class HttpSender:
         self._address = address
         self._path = urlsplit(address.url).path.rstrip("/")
         self._point = quote(point, safe="")
-        self._context = address.context()
-        self._in = _Line(address, self._context)
+        self._trust = _Trust(address)
+        self._in = _Line(address, self._trust)
         self._out: list[_Line] = []
         self._free: list[_Line] = []
         self._threads = ThreadPoolExecutor(LANES + 4, "messages")  # one for asks, and those of a moment ago
@@ -238,7 +277,7 @@ class HttpSender:
         self._told = last
 
     def _another(self) -> _Line:
-        self._out.append(_Line(self._address, self._context))
+        self._out.append(_Line(self._address, self._trust))
         return self._out[-1]
 
     async def asks(self) -> AsyncIterator[bytes]:
@@ -260,7 +299,7 @@ class HttpSender:
                 self._last = name
         finally:
             line.break_off()  # the waiting thread ends now, not when the collector replies
-            self._in = _Line(self._address, self._context)
+            self._in = _Line(self._address, self._trust)
 
     async def close(self) -> None:
         """Break off everything in progress."""
@@ -273,9 +312,9 @@ class HttpSender:
         where = self._address.shown
         if status == success:
             return
-        if status in (401, 403):
-            raise Unreachable(f"{where}: does not accept the token ({status}); check the file of --token-file")
         said = "".join(filter(str.isprintable, body.decode(errors="replace").partition("\n")[0][:200]))
+        if status in (401, 403):
+            raise Unreachable(f"{where}: {_not_accepted(status, said)}")
         if status == 400 and OLDER in said:
             raise Declined(f"{where}: does not know this version of messages ({said})")
         if status in (400, 413, 415):
@@ -286,12 +325,19 @@ class HttpSender:
         raise Declined(f"{where}: cannot take a message now (status {status}{why})")
 
 
+def _not_accepted(status: int, said: str) -> str:
+    """Why a collector does not let this agent in, and what to check; `said`: its reply."""
+    if status == 403 and said.startswith("the certificate"):
+        return f"does not accept the certificate ({said}); check collector.certificate"
+    return f"does not accept the token ({said or status}); check the file of --token-file"
+
+
 def told(address: Address, point: str, segments: Iterable[str]) -> Mapping[str, Any] | None:
     """What a collector knows of a point and these segments, None if it is too old to say.
 
     Otherwise Unreachable says why: its name, TLS, the token.
     """
-    line = _Line(address, address.context())
+    line = _Line(address, _Trust(address))
     path = urlsplit(address.url).path.rstrip("/")
     query = urlencode([("segment", one) for one in segments])
     try:
@@ -300,7 +346,7 @@ def told(address: Address, point: str, segments: Iterable[str]) -> Mapping[str, 
         line.close()
     said = "".join(filter(str.isprintable, body.decode(errors="replace").partition("\n")[0][:200]))
     if status in (401, 403):
-        raise Unreachable(f"{address.shown}: does not accept the token ({said}); check the file of --token-file")
+        raise Unreachable(f"{address.shown}: {_not_accepted(status, said)}")
     try:
         found = json.loads(body) if status == 200 else None
     except ValueError:

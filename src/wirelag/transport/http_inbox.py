@@ -85,9 +85,9 @@ class HttpInbox:
         patience_s: float = 30.0,
         quotas: Quotas | None = None,
         admit: Callable[[Request, str | None], bool] = lambda request, point: True,
-        refused: Callable[[Request], None] = lambda request: None,
+        refused: Callable[[Request, str], None] = lambda request, what: None,
     ) -> None:
-        """`admit`: whether the connection of a right token may stay. `refused` is told of wrong tokens."""
+        """`admit`: whether the connection of a right token may stay. `refused` is told of wrong tokens, and more."""
         self.counts: Counter[str] = Counter()
         self.held = 0  # bytes
         self._held_by: Counter[str] = Counter()  # the same by share
@@ -100,9 +100,18 @@ class HttpInbox:
         self._asks: dict[str, _Asks] = {}
         self._runs = Runs()
         self._doubled: set[str] = set()  # points whose name two agents use
+        self._changed = asyncio.Event()  # who may send: those who wait for asks must show again who they are
         self._life = secrets.token_hex(4)  # numbers of asks mean nothing to the next process
         self._number = 0
         self._closed = False
+
+    def use(self, tokens: Mapping[str, str | None] | None) -> None:
+        """Accept these tokens from now on."""
+        self.tokens = tokens
+        self._changed.set()
+        self._changed = asyncio.Event()
+        for asks in self._asks.values():
+            asks.wake()
 
     def routes(self) -> list[Route]:
         """The routes for the collector's application."""
@@ -213,8 +222,8 @@ class HttpInbox:
             return self._no(503, "of an unknown version", f"it {error}")
         except ValueError as error:
             return self._no(400, "garbage", f"it {error}")
-        if sender.point not in (None, opening.point):
-            return self._no(403, "unauthorised", "the token belongs to another point")
+        if (no := self._another(request, sender, opening.point)) is not None:
+            return no
         if not self._runs.admits(opening.point, request.headers.get(RUN_HEADER, "")[:64], time.monotonic()):
             return self._second(opening.point, request)
         if sender.point is None and not await self._turn(opening.point, size):
@@ -234,28 +243,30 @@ class HttpInbox:
 
     async def _give(self, request: Request) -> Response:
         sender, point = self._who(request), request.path_params["point"]
-        if sender is None or sender.point not in (None, point):
+        if sender is None:
             return self._unauthorised(request)
+        if (no := self._another(request, sender, point)) is not None:
+            return no
         if not self._admit(request, sender.point):
             return self._no(429, "too many connections", "this point has too many connections")
         asks = self._asks.setdefault(point, _Asks()) if len(self._asks) < 1 << 16 else self._asks.get(point, _Asks())
         asks.answered(self._number_of(request.query_params.get("after", "")))
         headers = {ASK_HEADER: self._life, "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._frames(asks), headers=headers, media_type=MEDIA_TYPE)
+        return StreamingResponse(self._frames(asks, self._changed), headers=headers, media_type=MEDIA_TYPE)
 
     async def _tell(self, request: Request) -> Response:
         """What the collector knows of a point and these segments, for `wirelag agent --check`."""
         sender, point = self._who(request), request.path_params["point"]
         if sender is None:
             return self._unauthorised(request)
-        if sender.point not in (None, point):
-            return self._no(403, "unauthorised", f"the token belongs to another point, {sender.point}")
+        if (no := self._another(request, sender, point)) is not None:
+            return no
         return JSONResponse(self.about(point, request.query_params.getlist("segment")[:_MOST_ASKS]))
 
-    async def _frames(self, asks: _Asks) -> AsyncIterator[bytes]:
-        """All waiting asks, then each new one; and a keepalive while there is none."""
+    async def _frames(self, asks: _Asks, changed: asyncio.Event) -> AsyncIterator[bytes]:
+        """All waiting asks, then each new one; and a keepalive while there is none. Until tokens change."""
         sent = 0
-        while not self._closed:
+        while not self._closed and not changed.is_set():
             more, found = asks.more, [one for one in asks.waiting if one[0] > sent]
             for number, data in found:
                 yield FRAME.pack(len(data), number) + data
@@ -272,8 +283,21 @@ class HttpInbox:
         life, _, number = name.partition("-")
         return int(number[:20]) if life == self._life and number.isascii() and number.isdigit() else 0
 
+    def _another(self, request: Request, sender: _Sender, point: str) -> Response | None:
+        """The reply to a sender that is not this point, by its token or by its certificate."""
+        named: frozenset[str] | None = request.scope.get("state", {}).get("points")
+        if sender.point not in (None, point):
+            what, own = "token", f", {sender.point}"
+        elif named is not None and point not in named:
+            names = ", ".join(sorted(named))[:200] or "none, or may sign others (CA:TRUE)"
+            what, own = "certificate", f": it names {names}"
+        else:
+            return None
+        self._refused(request, f"a {what} of another point")
+        return self._no(403, "unauthorised", f"the {what} belongs to another point{own}")
+
     def _unauthorised(self, request: Request) -> Response:
-        self._refused(request)
+        self._refused(request, "a wrong token")
         return self._no(401, "unauthorised", "the token is missing or wrong")
 
     def _who(self, request: Request) -> _Sender | None:

@@ -1,0 +1,94 @@
+"""TLS of a collector: its certificate, and those of its clients, which name the points that they may speak for.
+
+Laws. A client's certificate names points by its common name and its DNS names, letter for letter; with `client_ca` an
+agent is heard only as a point that its certificate names, whatever its token. One that may sign others (CA:TRUE) names
+none: its holder could make those of other points. New connections use what was renewed
+last: a CA that is no longer named admits nobody, not even by the ticket of an earlier session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from wirelag.errors import WirelagError
+from wirelag.transport import unusable
+
+if TYPE_CHECKING:
+    from wirelag.collector.settings import Settings
+
+# The extension basicConstraints with CA:TRUE, in DER; a match elsewhere would only refuse more.
+_SIGNS: Final = re.compile(rb"\x06\x03\x55\x1d\x13(\x01\x01\xff)?\x04.\x30.\x01\x01\xff", re.DOTALL)
+
+
+class Encryption:
+    """`context` is for the server; it hands each connection to the context that was made last."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raise a WirelagError if the files cannot be used."""
+        self._newest = made(settings)
+        self.context = made(settings)
+        self.context.sni_callback = self._hand_over  # called for every connection, also without a name
+
+    def renew(self, settings: Settings) -> None:
+        """Use the certificate and the CA of the settings from now on."""
+        self._newest = made(settings)
+        for name in ("verify_mode", "minimum_version", "num_tickets"):  # not taken from the newest context
+            setattr(self.context, name, getattr(self._newest, name))
+
+    def _hand_over(self, line: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
+        line.context = self._newest
+
+
+def made(settings: Settings) -> ssl.SSLContext:
+    """TLS according to the settings; a WirelagError if a file cannot be used."""
+    assert settings.certificate is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+    except (OSError, ssl.SSLError) as error:
+        why = unusable(error)
+        raise WirelagError(f"{settings.certificate}: no certificate that fits {settings.key} ({why})") from None
+    if settings.client_ca is not None:
+        try:
+            context.load_verify_locations(settings.client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise WirelagError(f"{settings.client_ca}: cannot be used as client_ca ({unusable(error)})") from None
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.minimum_version = ssl.TLSVersion.TLSv1_3  # before, sessions are resumed without looking at certificates
+        context.num_tickets = 0
+    return context
+
+
+class NamedProtocol(H11Protocol):
+    """Adds to each request the points that its connection's certificate names: `state["points"]`, None without one."""
+
+    def __init__(self, *given: Any, met: Callable[[tuple[str, int]], None] | None = None, **named: Any) -> None:
+        """`met` is told the peer of each connection whose handshake is over."""
+        super().__init__(*given, **named)
+        self._met = met
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Note who connects; the handshake is over."""
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, "points": points_of(transport.get_extra_info("ssl_object"))}
+        if self._met is not None and self.client is not None:
+            self._met(self.client)
+
+
+def points_of(line: ssl.SSLObject | None) -> frozenset[str] | None:
+    """The points that a client's certificate names; None if clients need no certificate."""
+    shown = None if line is None else line.getpeercert()
+    if line is None or not shown:
+        return None
+    if _SIGNS.search(line.getpeercert(binary_form=True) or b""):
+        return frozenset()
+    subject = [pair for part in shown.get("subject", ()) for pair in part]
+    names = [value for kind, value in (*subject, *shown.get("subjectAltName", ())) if kind in ("commonName", "DNS")]
+    return frozenset(str(name) for name in names)
