@@ -103,14 +103,6 @@ class Groups:
         return _SIDES.get(self.by or "", self.by)  # type: ignore[return-value]
 
 
-def figure(report: Report, name: str) -> float | None:
-    """A figure of a report by its name in tables."""
-    if name.startswith("p"):
-        return report.quantiles.get(f"{float(name[1:]) / 100:g}")
-    found: float | None = getattr(report, name)
-    return found
-
-
 def fewest(name: str) -> int:
     """How many samples a group needs for its place in the order of a figure; those with fewer come after the others."""
     return 0 if name in _COUNTED else FEWEST
@@ -126,7 +118,7 @@ def in_order(entries: list[Entry], name: str) -> tuple[list[Entry], Few]:
     """Groups by a figure, the largest first; those with too few samples next, then without it, and "other" last."""
     places = []
     for i, entry in enumerate(entries):
-        value = figure(entry.report, name) if entry.report.samples else None
+        value = entry.report.figure(name) if entry.report.samples else None
         places.append((entry.key == OTHER, value is None, entry.report.samples < fewest(name), -(value or 0.0), i))
     places.sort()
     return [entries[place[-1]] for place in places], few_of([place[:3] for place in places])
@@ -138,7 +130,7 @@ def told_apart(larger: Report, smaller: Report, name: str) -> bool:
     Errors of a difference add as squares. Without an interval, nothing tells.
     """
     key = f"{float(name[1:]) / 100:g}" if name[0] == "p" else name
-    values = figure(larger, name), figure(smaller, name)
+    values = larger.figure(name), smaller.figure(name)
     if values[0] is None or values[1] is None or key not in larger.ci95 or key not in smaller.ci95:
         return False
     down, up = values[0] - larger.ci95[key][0], smaller.ci95[key][1] - values[1]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from wirelag.measure.groups import OTHER, Few, few_of, fewest, figure
+from wirelag.measure.groups import OTHER, Few, few_of, fewest
 from wirelag.measure.result import Entry, doubt
 from wirelag.units import format_time
 
@@ -55,9 +56,10 @@ class Synopsis(Protocol):
 
 
 def entry_of(scope: str, key: str, found: Synopsis, when: Interval | None = None) -> Entry:
-    """The report of a synopsis, and its delays."""
+    """The report of a synopsis, and its delays; the packets of a part are not counted."""
     delays = found.delays
     report = found.report(delays).during(when)
+    report = report if scope == "all" else replace(report, packets=None)
     return Entry(scope, key, report, delays.compact() if scope == "group" else delays)
 
 
@@ -107,7 +109,7 @@ class GroupParts:
         return np.array(places, np.uint32), few_of(kinds)
 
     def _figure(self, place: int, sort: str) -> float | None:
-        return None if self._means[place] is None else figure(self.entry(place).report, sort)
+        return None if self._means[place] is None else self.entry(place).report.figure(sort)
 
     @property
     def in_other(self) -> int:

@@ -14,7 +14,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError, need_polars
-from wirelag.measure.groups import FEWEST, OTHER, Few, figure, told_apart
+from wirelag.measure.groups import FEWEST, OTHER, Few, told_apart
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
 from wirelag.units import format_duration, many
 
@@ -289,15 +289,16 @@ class DelayResult(Result):
             return [f"order by {self.sort}: all groups have {have}"]
         first = self.groups[before]
         report = first.legs.get(self.ranked, first).report
-        said = f"{first.key}, {format_duration((figure(report, self.sort) or 0.0) * 1e9)}"
+        said = f"{first.key}, {format_duration((report.figure(self.sort) or 0.0) * 1e9)}"
         return [
             f"order by {self.sort}: {groups:,} of {len(self.groups):,} groups come after the others, since they have "
             f"{have}; the largest {self.sort} among them: {said} ({many(report.samples, 'sample')})"
         ]
 
     def covering(self, packets: int, skipped: dict[str, int]) -> None:
-        """Set how many packets the total rests on."""
-        self.total.report = replace(self.report, packets=packets, skipped=skipped)
+        """Set how many packets the total rests on: the same number for its legs, and for estimates beside it."""
+        for one in (*self.total.legs.values(), *self.total.by_method()):
+            one.report = replace(one.report, packets=packets, skipped=skipped)
 
     def explain(self, packets: Packets) -> None:
         """Without an estimate: say why, and what to try."""

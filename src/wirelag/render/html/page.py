@@ -55,6 +55,7 @@ class Page(Frame):
     views: Sequence[View]
     groups: Sequence[Entry] = ()  # in order
     order: str = ""  # what they are in order of: "largest p50 first"
+    sort: str = ""  # that figure
     ranked: str = ""  # the leg by which they are in order
     by: str = ""
     what: str = "round trips"  # as people call several of what is measured
@@ -194,12 +195,14 @@ def _groups_text(page: Page) -> str:
 
 def _groups_table(page: Page) -> str:
     shown = list(page.groups[:MOST_GROUPS])
-    legs = bool(page.ranked)
-    rows = []
+    legs, own = bool(page.ranked), [page.sort] * (page.sort not in ("", *_NUMBERS, "max"))
+    rows: list[list[str]] = []
     for entry in shown:
         each = {f"to the {leg}": one for leg, one in entry.legs.items()} if legs else {"": entry}
-        rows += [[escape(entry.key), *([leg] if legs else []), *_numbers(one.report)] for leg, one in each.items()]
+        for leg, one in each.items():
+            numbers = [*_numbers(one.report), *(delay(one.report.figure(name)) for name in own)]
+            rows.append([escape(entry.key), *([leg] if legs else []), *numbers])
     more = len(page.groups) - len(shown)
     note = f"<p>and {more:,} more: --format csv lists all.</p>" if more else ""
-    heads = (page.by, *(("leg",) if legs else ()), *_NUMBERS)
+    heads = (page.by, *(("leg",) if legs else ()), *_NUMBERS, *own)
     return table(f"Delays by {page.by}, {page.order}", heads, rows) + note
