@@ -14,7 +14,6 @@ import pytest
 from tests.support.command import WIRELAG, wirelag
 from tests.support.simulated_captures import write_simulation
 from wirelag.sim import Scenario, simulate
-from wirelag.units import format_duration
 
 
 @pytest.fixture(scope="module")
@@ -323,66 +322,3 @@ def test_different_legs_are_not_compared(made: Path, tmp_path: Path) -> None:
         wirelag("rtt", made / "one.pcap", "--leg", leg, "-o", tmp_path / f"{leg}.json")
     said = wirelag("compare", tmp_path / "server.json", tmp_path / "client.json", code=2).stderr
     assert "one is of the leg server, the other of client; make both with the same --leg" in said
-
-
-# ---- what stands beside a figure ----
-
-
-def test_the_slowest_of_both_legs_name_their_leg(shared_data: Path) -> None:
-    """They are single delays, each of one leg; the figures of both legs are sums, and JSON has one of these."""
-    capture = shared_data / "rtt/zeek/ssh.pcap.gz"
-    for leg in ("server", "client", "both", "mixed"):
-        words = ("rtt", capture, "--leg", leg, "--top", "60")
-        said = json.loads(wirelag(*words, "--format", "json").stdout)
-        found = [one["leg"] for one in said["slowest"]]
-        assert set(found) == ({"server", "client"} if leg in ("both", "mixed") else {leg})
-        delays = [one["delay"] for one in said["slowest"]]
-        assert delays[0] == pytest.approx(max(said["legs"][one]["max"] for one in set(found)))
-        assert "both_legs" not in said
-        text = wirelag(*words).stdout
-        head = "slowest single delays of either leg" if leg in ("both", "mixed") else f"slowest to the {leg}"
-        assert f"{head} (UTC)" in text
-        places = re.findall(r"^ +[\d.]+ \w+  to the (\w+)  \d{4}-", text, re.MULTILINE)
-        assert places == (found if leg in ("both", "mixed") else [])
-
-
-@pytest.mark.parametrize("words", [("rtt", "--by", "server"), ("response", "--by", "flow", "--interval", "1s")])
-def test_packets_are_those_of_the_row_or_not_told(shared_data: Path, words: tuple[str, ...], tmp_path: Path) -> None:
-    """A group's packets are not counted; those of the whole are one number in every form."""
-    command, *rest = words
-    capture = shared_data / "rtt/redart/long_cap_2.pcap.gz"
-    said = json.loads(wirelag(command, capture, *rest, "--format", "json").stdout)
-    assert said["groups"]
-    assert not any("packets" in group or "packets" in group.get("estimated", {}) for group in said["groups"])
-    wirelag(command, capture, *rest, "-o", tmp_path / "all.csv")
-    rows = pl.read_csv(tmp_path / "all.csv", infer_schema_length=None)
-    assert set(rows.filter(scope="all")["packets"]) == {said["packets"]}
-    assert rows.filter(scope="group")["packets"].null_count() == len(rows.filter(scope="group")) > 0
-
-
-@pytest.mark.parametrize("sort", ["p90", "p95", "p99.9", "max", "std"])
-@pytest.mark.parametrize("command", ["rtt", "response", "oneway"])
-def test_the_figure_that_groups_are_in_order_of_has_a_column(shared_data: Path, command: str, sort: str) -> None:
-    pair = [shared_data / f"twopoint/mptcpanalyzer-0.3.2/{side}_1_tcp_only.pcap.gz" for side in ("client", "server")]
-    captures = pair if command == "oneway" else [shared_data / "rtt/zeek/ssh.pcap.gz"]
-    words = (command, *captures, "--by", "flow", "--sort", sort, "--top", "3")
-    lines = wirelag(*words).stdout.splitlines()
-    name = "deviation" if (command, sort) == ("oneway", "std") else sort
-    end = lines[0].index(f" {name} ") + len(name) + 1
-    groups = json.loads(wirelag(*words, "--format", "json").stdout)["groups"]
-    shown = next(i for i, line in enumerate(lines) if line.startswith("by flow, largest"))
-    cell = lines[shown + 1][:end].split()[-2:]
-    first = groups[0]["quantiles"].get(f"{float(sort[1:]) / 100:g}") if sort[0] == "p" else groups[0][sort]
-    assert " ".join(cell) == format_duration(first * 1e9)
-    narrow = wirelag(*words, environment={"COLUMNS": "90"}).stdout
-    assert name in narrow.split("\n")[0]
-
-
-def test_the_heading_says_that_groups_with_few_samples_come_last(shared_data: Path) -> None:
-    capture = shared_data / "rtt/PcapPlusPlus/example.pcap.gz"
-    for command, figure in (("rtt", "p50 to the server"), ("response", "mean")):
-        said = wirelag(command, capture, "--by", "server").stdout
-        assert f"by server, largest {figure} first, those with few samples last" in said.splitlines()
-        assert "groups come after the others, since they have fewer than 6 samples" in said
-    said = wirelag("rtt", capture, "--by", "server", "--sort", "max").stdout
-    assert "by server, largest max to the server first" in said.splitlines()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from wirelag.errors import SettingError
+from wirelag.report import FEWEST
 from wirelag.units import format_size, one_of, within
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ MOST_MEMORY: Final = 1 << 36
 MOST_SLOWEST: Final = 100
 FIGURES: Final = ("p50", "p90", "p95", "p99", "p99.9", "mean", "max", "std", "samples")
 OTHER: Final = "other"
-FEWEST: Final = 6  # samples that give a group its place: of fewer, not even the range holds the median in 95% of cases
 _COUNTED: Final = ("samples", "max")  # figures that are facts, however few samples there are
 _SIDES: Final = {"source": "client", "destination": "server"}  # a packet's source is what rtt calls the client
 

@@ -118,19 +118,22 @@ class GroupParts:
 
 
 def _largest(found: Synopsis, by: str, most: int) -> tuple[dict[str, Synopsis], int]:
-    """The groups with the most rows, the rest as "other", and how many groups are in it."""
+    """The groups with the most rows, the rest as "other", and how many groups are in it.
+
+    "other" is a part of the whole as any group is, unless it has all samples.
+    """
     import numpy as np
 
     parts: dict[str, Synopsis] = {}
-    rest: list[Any] = []
+    rest: list[Synopsis] = []
     for key, part in found.groups(by):
         if len(parts) < most:
             parts[key] = part
         else:
-            rest.append(part.rows)
+            rest.append(part)
     if rest:
-        parts[OTHER] = copy(found)
-        parts[OTHER].rows = np.concatenate(rest)
+        parts[OTHER] = copy(found if sum(part.samples for part in rest) == found.samples else rest[0])
+        parts[OTHER].rows = np.concatenate([part.rows for part in rest])
     return parts, len(rest)
 
 

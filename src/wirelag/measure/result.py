@@ -14,8 +14,9 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError, need_polars
-from wirelag.measure.groups import FEWEST, OTHER, Few, told_apart
+from wirelag.measure.groups import OTHER, Few, told_apart
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
+from wirelag.report import FEWEST
 from wirelag.units import format_duration, many
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     Shape = npt.NDArray[np.float64]
 
 
+COARSE: Final = 0.1  # share of delays of 0 ns that tells
 PARTIAL: Final = "partial: stopped before the end of the input; figures cover only the packets read until then"
 
 
@@ -239,6 +241,17 @@ class DelayResult(Result):
     def _groups_fail(self) -> bool:
         """Whether an agreement is known to fail for a group."""
         return any(entry.verdicts.fail for entry in self.groups)
+
+    def coarse_notes(self) -> list[str]:
+        """Where request and response often have the same time: the clock of the capture is too coarse for them."""
+        whole = {f" to the {leg}": one.delays for leg, one in self.total.legs.items()} or {"": self.total.delays}
+        same = {where: 1 - (delays.share_above(0) or 0.0) for where, delays in whole.items() if delays.samples}
+        return [
+            f"{share:.0%} of delays{where} are 0 ns, since request and response have the same time: the times of this "
+            "capture are too coarse for such delays"
+            for where, share in same.items()
+            if share >= COARSE
+        ]
 
     def interval_notes(self) -> list[str]:
         """Why figures have no 95% interval: those of the total, or of how many others."""

@@ -230,11 +230,14 @@ def rtt(
 
     listen_ns = None if duration is None else duration_ns(duration, "duration")
     packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns, cores=settings.cores)
-    if not force and len(packets.names) > 1:
+    twice = []
+    if len(packets.names) > 1:
         from wirelag.measure.copies import refuse_copies
 
-        refuse_copies(packets)
-    return measure_rtt(packets, settings, samples=samples, charts=charts, progress=progress)
+        twice = refuse_copies(packets, force)
+    result = measure_rtt(packets, settings, samples=samples, charts=charts, progress=progress)
+    result.warnings += twice
+    return result
 
 
 def measure_rtt(
@@ -276,7 +279,7 @@ def measure_rtt(
     if len(result.total.legs) > 1:
         result.notes.append(LEG_NOTE)
     result.explain(packets)
-    result.notes += [*result.interval_notes(), result.coverage]
+    result.notes += [*result.coarse_notes(), *result.interval_notes(), result.coverage]
     return result
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.errors import need_polars
-from wirelag.render.rows import method_cells
+from wirelag.render.rows import method_cells, timed
 from wirelag.render.tables import (
     duration,
     figures,
@@ -53,8 +53,9 @@ def table(result: ResponseResult) -> list[str]:
         shown = [entry for _, entries in own for entry in entries]
         title, method = method_cells(shown)
         if shown:
-            first = [f"{'responses':>9}", title.removesuffix("  ")]
-            lines += layout(own, [*first, *head], partial(_line, method, cells), WIDEST_KEY, drop)
+            width = max(9, *(len(timed(entry.report)) for entry in shown))
+            first = [f"{'responses':>{width}}", title.removesuffix("  ")]
+            lines += layout(own, [*first, *head], partial(_line, width, method, cells), WIDEST_KEY, drop)
     return lines + more_groups(result) + slowest_lines(result) + result.notes
 
 
@@ -62,8 +63,8 @@ def _of(entry: Entry, estimator: str) -> list[Entry]:
     return [one for one in entry.by_method() if one.report.estimator == estimator]
 
 
-def _line(method: Callable[[Report], str], cells: Callable[[Report], list[str]], entry: Entry) -> list[str]:
-    return [f"{entry.report.samples:>9,}", method(entry.report).removesuffix("  "), *cells(entry.report)]
+def _line(width: int, method: Callable[[Report], str], cells: Callable[[Report], list[str]], entry: Entry) -> list[str]:
+    return [f"{timed(entry.report):>{width}}", method(entry.report).removesuffix("  "), *cells(entry.report)]
 
 
 SHOWN: Final = ("p50", "p99")  # figures that every table of exchanges has

@@ -22,6 +22,7 @@ from wirelag.render.html.frame import (
     slowest,
     table,
 )
+from wirelag.render.rows import timed
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
 from wirelag.units import format_duration
@@ -132,8 +133,9 @@ def _lead(page: Page, view: View) -> str:
     """The quantiles of a view, as a sentence and as tiles."""
     report = view.entry.report
     where = f"{escape(view.name[:1].upper() + view.name[1:])}, half" if view.name else "Half"
+    what = escape(page.what) + _exchanges(report)
     parts = [
-        f"{label} of {report.samples:,} {escape(page.what)} took at most {_said(report, q)}" if q == "0.5" else
+        f"{label} of {report.samples:,} {what} took at most {_said(report, q)}" if q == "0.5" else
         f"{label} at most {_said(report, q)}"
         for q, label in zip(QUANTILES, (where, "90%", "99%"), strict=True)
     ]  # fmt: skip
@@ -148,6 +150,12 @@ def _lead(page: Page, view: View) -> str:
     return f'<p class="lead">{"; ".join(parts)}.{brackets}</p><dl class="tiles">{tiles}</dl>'
 
 
+def _exchanges(report: Report) -> str:
+    """How many exchanges there were, if some have no time of their own."""
+    exchanges = report.details.get("exchanges", report.samples)
+    return f" (of {exchanges:,} exchanges)" if exchanges > report.samples else ""
+
+
 def _said(report: Report, q: str) -> str:
     low_high = report.ci95.get(q)
     between = f" ({duration(low_high[0])} to {duration(low_high[1])})" if low_high else ""
@@ -160,7 +168,7 @@ _NUMBERS: Final = ("samples", "p50", "p90", "p99", "mean", "mean, 95% interval",
 def _numbers(report: Report) -> list[str]:
     quantiles = [delay(report.quantiles.get(q)) for q in QUANTILES]
     return [
-        f"{report.samples:,}",
+        timed(report),
         *quantiles,
         delay(report.mean),
         bounds(report, "mean", "-"),

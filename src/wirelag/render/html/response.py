@@ -12,7 +12,7 @@ from wirelag.render.html.frame import Frame, bounds, chart, coverage, delay, doc
 from wirelag.render.html.oneway_charts import SpanEntry, means
 from wirelag.render.html.page import MOST_BARS, MOST_GROUPS, Page, render
 from wirelag.render.html.response_charts import height, over_time, split
-from wirelag.render.rows import method_of
+from wirelag.render.rows import method_of, timed
 from wirelag.report import Report
 from wirelag.synopses.epochs import MEANING, Epochs
 
@@ -50,7 +50,7 @@ class ResponsePage(Frame):
     spans: Sequence[SpanEntry]  # in order of time, without gaps; empty if there are no epochs
     groups: Entries  # in order
     by: str
-    order: str  # what they are in order of: "largest mean first"
+    order: str = "largest mean first"  # what they are in order of
 
 
 def render_response(page: ResponsePage) -> str:
@@ -237,7 +237,7 @@ def _estimated(by: str, entries: Entries) -> tuple[Figure, str]:
 
 def _split_table(by: str, entries: Sequence[Entry]) -> str:
     rows = [
-        [escape(entry.key), escape(method_of(entry.report)), f"{entry.report.samples:,}", delay(entry.report.mean),
+        [escape(entry.key), escape(method_of(entry.report)), timed(entry.report), delay(entry.report.mean),
          *(delay(entry.report.details[name]) for name in ("network", "server", "transfer", "think", "batch"))]
         for entry in entries
     ]  # fmt: skip
