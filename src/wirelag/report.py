@@ -13,8 +13,6 @@ from wirelag.packets.intervals import Interval
 
 QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")  # that reports have
 
-FEWEST: Final = 6  # samples that give a part its place in an order: of fewer, not even their range holds the median
-
 Quantity = Literal["round_trip", "response", "one_way"]
 
 

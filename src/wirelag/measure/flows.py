@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError, WirelagError
-from wirelag.measure.groups import OTHER, Few, Groups, other_note
+from wirelag.measure.groups import OTHER, Groups, other_note
 from wirelag.measure.hints import hint
 from wirelag.measure.oneway import direction_of
 from wirelag.measure.points import Progress, ReadOptions, points_of
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import Result
-from wirelag.report import FEWEST
+from wirelag.stats.ranking import FEWEST, Few
 from wirelag.units import (
     Duration,
     Share,

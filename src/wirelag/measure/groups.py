@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from wirelag.errors import SettingError
-from wirelag.report import FEWEST
+from wirelag.stats.ranking import Few, few_of, fewest
 from wirelag.units import format_size, one_of, within
 
 if TYPE_CHECKING:
@@ -24,11 +22,7 @@ MOST_MEMORY: Final = 1 << 36
 MOST_SLOWEST: Final = 100
 FIGURES: Final = ("p50", "p90", "p95", "p99", "p99.9", "mean", "max", "std", "samples")
 OTHER: Final = "other"
-_COUNTED: Final = ("samples", "max")  # figures that are facts, however few samples there are
 _SIDES: Final = {"source": "client", "destination": "server"}  # a packet's source is what rtt calls the client
-
-Few: TypeAlias = tuple[int, int]
-"""Groups with too few samples for their place: how many come before them, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +95,6 @@ class Groups:
     @property
     def _by(self) -> By:
         return _SIDES.get(self.by or "", self.by)  # type: ignore[return-value]
-
-
-def fewest(name: str) -> int:
-    """How many samples a group needs for its place in the order of a figure; those with fewer come after the others."""
-    return 0 if name in _COUNTED else FEWEST
-
-
-def few_of(places: Iterable[tuple[bool, bool, bool]]) -> Few:
-    """How many are few, of groups that are "other", have no figure, or have too few samples."""
-    counts = Counter(places)
-    return counts[False, False, False], counts[False, False, True]
 
 
 def in_order(entries: list[Entry], name: str) -> tuple[list[Entry], Few]:

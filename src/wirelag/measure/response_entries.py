@@ -7,8 +7,9 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from wirelag.measure.groups import OTHER, Few, few_of, fewest
+from wirelag.measure.groups import OTHER
 from wirelag.measure.result import Entry, doubt
+from wirelag.stats.ranking import Few, few_of, fewest
 from wirelag.units import format_time
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError, need_polars
-from wirelag.measure.groups import OTHER, Few, told_apart
+from wirelag.measure.groups import OTHER, told_apart
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
-from wirelag.report import FEWEST
+from wirelag.stats.ranking import FEWEST, Few
 from wirelag.units import format_duration, many
 
 if TYPE_CHECKING:
@@ -315,10 +315,11 @@ class DelayResult(Result):
 
     def explain(self, packets: Packets) -> None:
         """Without an estimate: say why, and what to try."""
+        if any(one.report.samples for one in (*self.total.by_method(), *self.total.legs.values())):
+            return
         from wirelag.measure.hints import hint
 
-        answered = self.mean is not None or any(leg.report.samples for leg in self.total.legs.values())
-        if not answered and (line := hint(packets, self.command)):
+        if line := hint(packets, self.command):
             self.notes.append(line)
             self.extra["hint"] = line
 

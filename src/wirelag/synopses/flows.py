@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.packets.batch import to_address
-from wirelag.report import FEWEST, Report
+from wirelag.report import Report
 from wirelag.stats.queue_drain import Drain
+from wirelag.stats.ranking import FEWEST
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
