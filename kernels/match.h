@@ -115,6 +115,7 @@ struct wl_match {
     u32 segment_count, segments_begun, free;
     u64 clock; /* packets so far */
     u64 evicted, backwards, too_long;
+    u64 again; /* responses that are not timed, because their request was sent again */
 };
 
 WL_INLINE int wl_after(u32 a, u32 b)
@@ -334,7 +335,7 @@ WL_INLINE int wl_ends_first(const struct wl_match *m, const struct wl_side *side
 /* The other side acknowledges `side`'s data up to `ack`: remove it; return the segment that may be timed, or 0. */
 WL_INLINE u32 wl_acknowledge(struct wl_match *m, struct wl_side *side, u32 ack)
 {
-    u32 at = side->first, last = 0, timed = 0;
+    u32 at = side->first, last = 0, timed = 0, again = 0;
 
     if (side->known & WL_KNOWN_ACKED && !wl_after(ack, side->acked) &&
         !(m->first_copy && ack == side->acked && wl_ends_first(m, side, ack)))
@@ -356,8 +357,10 @@ WL_INLINE u32 wl_acknowledge(struct wl_match *m, struct wl_side *side, u32 ack)
     if (last) {
         if (m->segments[last].end != ack) /* the last segment was not seen, or acknowledged in part */
             timed = 0;
-        else if (!m->first_copy && m->segments[timed].marks & (WL_SACKED | WL_AGAIN))
+        else if (!m->first_copy && m->segments[timed].marks & (WL_SACKED | WL_AGAIN)) {
+            again = (m->segments[timed].marks & WL_AGAIN) != 0;
             timed = 0;
+        }
         wl_release(m, side, last);
     }
     if (side->known & WL_KNOWN_NEXT && wl_after(ack, side->next)) { /* acknowledges data that was not seen */
@@ -365,6 +368,7 @@ WL_INLINE u32 wl_acknowledge(struct wl_match *m, struct wl_side *side, u32 ack)
         wl_forget(m, side);
         return 0;
     }
+    m->again += again;
     return timed; /* released, but untouched until the next segment is inserted */
 }
 
@@ -561,7 +565,9 @@ WL_INLINE int wl_response(struct wl_match *m, u64 id, u32 matcher, const struct 
     for (int i = 0; i < WL_SET; i++)
         if (set[i].id == id && set[i].used) {
             set[i].used = 0;
-            if (m->first_copy || !(set[i].marks & WL_AGAIN))
+            if (!m->first_copy && set[i].marks & WL_AGAIN)
+                m->again++;
+            else
                 *taken = wl_take(m, p->time_ns - set[i].time_ns, set[i].leg, (u8)matcher, sample);
             return 1;
         }

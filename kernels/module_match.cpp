@@ -154,6 +154,10 @@ class Match {
     {
         return sum(&wl_match::too_long);
     }
+    u64 again() const
+    {
+        return sum(&wl_match::again);
+    }
 
   private:
     size_t shard_of(u64 flow_key) const
@@ -310,5 +314,6 @@ void add_match(nb::module_ &m)
             "Add packets and fill the arrays. Returns the number of samples.")
         .def_prop_ro("evicted", &Match::evicted)
         .def_prop_ro("backwards", &Match::backwards)
-        .def_prop_ro("too_long", &Match::too_long);
+        .def_prop_ro("too_long", &Match::too_long)
+        .def_prop_ro("again", &Match::again);
 }

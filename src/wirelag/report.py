@@ -22,7 +22,7 @@ class Report:
 
     estimator: str
     quantity: Quantity
-    packets: int = 0
+    packets: int | None = 0  # None: not counted for this part
     samples: int = 0
     mean: float | None = None
     std: float | None = None
@@ -39,6 +39,13 @@ class Report:
         """The same report for this interval."""
         return replace(self, interval=interval)
 
+    def figure(self, name: str) -> float | None:
+        """A figure by its name in tables: "mean", "p99", "samples"."""
+        if name.startswith("p"):
+            return self.quantiles.get(f"{float(name[1:]) / 100:g}")
+        found: float | None = getattr(self, name)
+        return found
+
     def to_json(self, command: str | None = None, intervals: Sequence[Report] = ()) -> dict[str, Any]:
         """The report as a dict of plain values, as the JSON contract defines it; times in seconds."""
         plain: dict[str, Any] = {"command": command} if command else {}
@@ -46,7 +53,7 @@ class Report:
         if self.interval:
             plain |= {"start": self.interval.start_ns / 1e9, "end": self.interval.end_ns / 1e9}
         plain |= {
-            "packets": self.packets,
+            **({} if self.packets is None else {"packets": self.packets}),
             "skipped": dict(self.skipped),
             "samples": self.samples,
             "mean": self.mean,

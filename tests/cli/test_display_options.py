@@ -109,7 +109,7 @@ OTHER_COMMANDS = {
 MEASURING_OF = {"plan": {"--interval"}, "watch": {"--cores"}}  # of agents that it sets up; of an interface
 FIGURES = (
     *("estimator", "quantity", "packets", "skipped", "samples", "mean", "std", "min", "max", "quantiles", "ci95"),
-    *("legs", "both_legs", "counts", "sent", "received", "lost", "duplicated", "clock", "left_out", "used", "reason"),
+    *("legs", "counts", "sent", "received", "lost", "duplicated", "clock", "left_out", "used", "reason"),
     *(
         "exchanges",
         "first_byte",

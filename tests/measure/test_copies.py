@@ -141,6 +141,18 @@ def test_real_points_of_one_network(shared_data: Path) -> None:
     refuse_copies(Capture([wan, fast]))  # different devices
 
 
+@pytest.mark.parametrize("command", ["rtt", "response", "cut"])
+def test_copies_that_are_read_all_the_same_are_told(command: str, shared_data: Path, tmp_path: Path) -> None:
+    capture, copy = shared_data / "rtt/zeek/modbusBig.pcap.gz", tmp_path / "copy.pcap.gz"
+    copy.write_bytes(capture.read_bytes())
+    words = (command, capture, copy, *(("-o", tmp_path / "a.syn") if command == "cut" else ()))
+    assert "which would count twice" in wirelag(*words, code=2).stderr
+    told = wirelag(*words, "--force").stderr
+    assert f"warning: {capture} and {copy} hold the same packets (100% of those compared), which count twice" in told
+    alone = wirelag(*words[:2], *words[3:], "--force").stderr
+    assert "hold the same packets" not in alone
+
+
 def test_halves_of_one_conversation_are_none(shared_data: Path, tmp_path: Path) -> None:
     halves = [shared_data / f"hidden/zeek/ssh.{side}-side-half-duplex.pcap" for side in ("client", "server")]
     paths = [tmp_path / f"{n}.pcap" for n in range(2)]

@@ -16,7 +16,6 @@ import wirelag
 from tests.support.command import wirelag as command
 from tests.support.pings import write_pings
 from wirelag.measure.group_entries import GroupEntries
-from wirelag.measure.groups import figure as named
 from wirelag.measure.groups import in_order
 from wirelag.measure.result import Entry
 from wirelag.measure.rtt import RttResult
@@ -125,8 +124,8 @@ def report_of(samples: int, mean: float | None) -> Report:
 def plain_value(entry: Entry, leg: str, figure: str) -> tuple[bool, bool, float]:
     """What a group is in order of, from the report that it gets when it is shown: its leg, else the other."""
     of_leg = entry.report if leg in ("both", "mixed") else entry.legs[leg].report if leg in entry.legs else None
-    own = named(of_leg, figure) if of_leg is not None and of_leg.samples else None
-    others = [named(one.report, figure) or 0.0 for one in entry.legs.values()]
+    own = of_leg.figure(figure) if of_leg is not None and of_leg.samples else None
+    others = [one.report.figure(figure) or 0.0 for one in entry.legs.values()]
     samples = max(one.report.samples for one in entry.legs.values()) if own is None else of_leg.samples
     return own is None, samples < 6 and figure != "max", -(max(others) if own is None else own)
 

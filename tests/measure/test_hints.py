@@ -1,27 +1,50 @@
 """What commands say where they have nothing to say: on real captures, each with another reason."""
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
 import pytest
 
-from tests.support.captures import ethernet, ipv4, pcap, tcp
+import wirelag as api
+from tests.support.captures import capture_name, capture_paths, ethernet, ipv4, pcap, tcp
 from tests.support.command import wirelag
 from tests.support.places import ROOT
+from wirelag.errors import WirelagError
+from wirelag.measure.result import DelayResult
 
 SSH = "rtt/zeek/ssh.pcap.gz"
 CASES = (
     (("rtt", "hidden/nDPI/vxlan.pcap"), "127 packets are tunnelled: --tunnels"),
     (("response", "hidden/nDPI/vxlan.pcap"), "127 packets are tunnelled: --tunnels"),
-    (("flows", "hidden/nDPI/vxlan.pcap"), "127 packets are tunnelled: --tunnels"),
+    (("flows", "hidden/nDPI/vxlan.pcap"), "no reference packets; send some from before the queue"),  # nor inside
     (("rtt", "hidden/zeek/ssh.client-side-half-duplex.pcap"), "in one direction only: try `wirelag response`"),
     (("rtt", "hidden/zeek/ssh.server-side-half-duplex.pcap.gz"), "from servers to clients only: capture where"),
     (("rtt", "hidden/nfstream/quic_t51.pcap.gz"), "642 QUIC packets, whose spin bit does not turn"),
-    (("response", "hidden/nfstream/quic_t51.pcap.gz"), "too few requests in each conversation"),  # not: try rtt
-    (("rtt", "malformed/tcpdump/arp-oobr.pcap"), "2,282 packets are not IP"),
-    (("response", "malformed/tcpdump/arp-oobr.pcap"), "2,282 packets are not IP"),
-    (("response", "hidden/spindump/trace_ping_bandwidthperiods1.pcap"), "only ICMP: try `wirelag rtt`"),
+    (("response", "hidden/nfstream/quic_t51.pcap.gz"), "too few responses: capture for longer"),  # not: try rtt
+    (("rtt", "hidden/zeek/ip6_esp.pcap"), "120 ESP packets are encrypted, and show no request: capture where they are"),
+    (("response", "hidden/zeek/ip6_esp.pcap"), "120 ESP packets are encrypted, and show no request"),
+    (("rtt", "hidden/nDPI/ipsec_isakmp_esp.pcap.gz"), "519 UDP and 315 ESP packets: try `wirelag response`"),
+    (("response", "hidden/nfstream/wireguard.pcap.gz"), "2,399 WireGuard packets are encrypted, and show no request"),
+    (("rtt", "hidden/wireshark/wireguard-ping-tcp.pcap"), "22 WireGuard packets are encrypted, and show no request"),
+    (
+        ("rtt", "hidden/PcapPlusPlus/4KHttpRequests.pcap.gz"),
+        "121 conversations are seen in one direction only: ",
+    ),
+    (
+        ("rtt", "hidden/zeek/gre-aruba.pcap.gz"),
+        "2,407 packets are tunnelled, and there is nothing inside",
+    ),
+    (("rtt", "hidden/zeek/gre-aruba.pcap.gz", "--tunnels"), "no TCP, DNS, NTP, ICMP or QUIC, only 2,407 other packets"),
+    (("response", "malformed/suricata-verify/decode-erspan-typeII-01/input.pcap"), "try `wirelag rtt --tunnels`"),
+    (("rtt", SSH, "--match", "dns"), "there is an answer with other settings: leave --match out"),
+    (("rtt", "malformed/tcpdump/arp-oobr.pcap"), "2,282 packets not IP"),
+    (("response", "malformed/tcpdump/arp-oobr.pcap"), "2,282 packets not IP"),
+    (
+        ("response", "hidden/spindump/trace_ping_bandwidthperiods1.pcap"),
+        "which has no servers: try `wirelag rtt`",
+    ),
     (("rtt", "malformed/dpkt/truncated_dns.pcap"), "only 1 packet: capture for longer"),
     (("rtt", SSH, "--port", "9"), "the filter leaves out all 1,797 packets: most are of port 22"),
     (("response", SSH, "--port", "9"), "the filter leaves out all 1,797 packets: most are of port 22"),
@@ -50,7 +73,10 @@ def test_an_answer_has_no_hint(shared_data: Path) -> None:
 def test_cut_headers_are_named(tmp_path: Path) -> None:
     """Frames cut inside the TCP header, and inside the IP header."""
     whole = ethernet(ipv4(tcp(b"x" * 100, ports=(40_000, 443)), 6))
-    for kept, said in ((14 + 20 + 6, "without their full headers"), (14 + 8, "cut before the end of the IP header")):
+    for kept, said in (
+        (14 + 20 + 6, "40 packets without full headers"),
+        (14 + 8, "cut before the end of the IP header"),
+    ):
         path = tmp_path / f"cut{kept}.pcap"
         path.write_bytes(pcap([(i, whole[:kept], len(whole)) for i in range(40)]))
         printed = wirelag("rtt", path).stdout
@@ -60,4 +86,32 @@ def test_cut_headers_are_named(tmp_path: Path) -> None:
 
 def test_what_can_be_read_once_still_gets_a_reason(shared_data: Path) -> None:
     given = (shared_data / "malformed/tcpdump/arp-oobr.pcap").read_bytes()
-    assert "2,282 packets are not IP" in wirelag("rtt", "-", stdin=given).stdout
+    assert "2,282 packets not IP" in wirelag("rtt", "-", stdin=given).stdout
+
+
+def answered(command: str, capture: Path, tunnels: bool = False) -> tuple[bool, str]:
+    """Whether a command has an answer, and what it says if it has none."""
+    try:
+        result: DelayResult = getattr(api, command)(str(capture), tunnels=tunnels)
+    except WirelagError as error:
+        return False, str(error)
+    entries = (*result.total.by_method(), *result.total.legs.values())
+    return any(entry.report.samples for entry in entries), result.extra.get("hint", "")
+
+
+@pytest.mark.every(64)
+@pytest.mark.parametrize("capture", capture_paths("rtt", "hidden", "wild", "twopoint", "malformed"), ids=capture_name)
+def test_what_a_hint_names_has_an_answer_and_info_knew_it(capture: Path) -> None:
+    for tunnels in (False, True):
+        found = {command: answered(command, capture, tunnels) for command in ("rtt", "response")}
+        try:
+            promised = api.info(str(capture), tunnels=tunnels).commands[:2]
+        except WirelagError:
+            return  # not a capture
+        for verdict in promised:
+            has, said = found[verdict["command"]]
+            assert not verdict["sure"] or verdict["applies"] == has, verdict
+            for other, inside in re.findall(r"try `wirelag (\w+)( --tunnels)?`", said):
+                assert answered(other, capture, tunnels or bool(inside))[0], said
+            if said.endswith(": --tunnels"):
+                assert answered(verdict["command"], capture, tunnels=True)[0], said

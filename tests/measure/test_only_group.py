@@ -9,8 +9,10 @@ import pytest
 
 import wirelag
 from tests.support.pings import write_pings
+from wirelag.measure.response_entries import GroupParts
 from wirelag.packets.batch import PacketBatch
 from wirelag.synopses.connections import Connections
+from wirelag.synopses.request_response import Exchanges
 from wirelag.synopses.samples import SampleBatch
 
 
@@ -86,3 +88,15 @@ def test_the_page_has_groups_in_the_order_of_the_table(tmp_path: Path) -> None:
     page = result.to_html()
     table = page[page.index("Delays by destination, largest mean first") :]
     assert table.index("10.1.0.1") < table.index("10.1.0.2")
+
+
+def test_the_rest_of_groups_is_as_unsure_as_each_of_them(shared_data: Path) -> None:
+    """Of three flows the last is "other": it has the interval that it has by its own name."""
+    found = wirelag.response(shared_data / "rtt/zeek/modbusBig.pcap.gz", by="flow", method="pairs").found
+    assert isinstance(found, Exchanges)
+    own, other = (GroupParts(found, "flow", most).entry(2) for most in (3, 2))
+    assert (own.key == "other", other.key) == (False, "other")
+    assert other.report.ci95 == own.report.ci95
+    assert other.report.ci95
+    alone = Exchanges(list(found.groups("flow"))[2][1].rows).report()
+    assert other.report.ci95 != alone.ci95, "it is a part of a whole whose delays are alike"

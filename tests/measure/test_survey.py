@@ -57,12 +57,12 @@ def test_response_needs_a_client(tmp_path: Path) -> None:
     back = ethernet(ipv4(tcp(b"x", ports=(443, 40_000)), 6))
     pings = [ethernet(ipv4(bytes([kind, 0, 0, 0, 0, 1, 0, 1]), 1, src=src, dst=dst))
              for kind, src, dst in ((8, b"\x0a\0\0\1", b"\x0a\0\0\2"), (0, b"\x0a\0\0\2", b"\x0a\0\0\1"))]  # fmt: skip
-    for frames, rtt in (([back, back], False), (pings, True)):
+    for frames, rtt, why in (([back, back], False, "no packets from clients to servers"), (pings, True, "only ICMP")):
         path = tmp_path / "some.pcap"
         path.write_bytes(pcap([(i, frame, len(frame)) for i, frame in enumerate(frames)]))
         facts = info(path)
         assert applies(facts) == {"rtt": rtt, "response": False, "oneway": False, "flows": False}
-        assert facts["commands"][1]["why"] == "no packets from clients to servers"
+        assert facts["commands"][1]["why"].startswith(why)
 
 
 def test_the_same_traffic_at_two_points_calls_for_oneway(made: Path) -> None:

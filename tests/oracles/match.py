@@ -143,6 +143,7 @@ class Match:
         self.evicted = 0
         self.backwards = 0
         self.too_long = 0
+        self.again = 0
         self.packets = 0
         self.waiting: dict[int, Request] = {}
         self.connections: dict[int, Connection] = {}
@@ -155,7 +156,10 @@ class Match:
             if matcher is None:
                 continue
             request = self.answered(matcher, packet)
-            if request is None or (request.again and not self.first_copy):
+            if request is None:
+                continue
+            if request.again and not self.first_copy:
+                self.again += 1
                 continue
             delay_ns = packet.time_ns - request.time_ns
             if delay_ns < 0:
@@ -327,7 +331,8 @@ class Match:
         # The segment seen last triggered the acknowledgement; the newer end wins if one packet carried both.
         trigger = max(reversed(taken), key=lambda segment: segment.seen)
         # Karn's rule: if a segment was sent twice, it is unknown which copy was acknowledged.
-        return None if trigger.again or trigger.sacked else Request(trigger.time_ns, leg)
+        untimed = trigger.sacked and not trigger.again
+        return None if untimed else Request(trigger.time_ns, leg, again=trigger.again)
 
     def data(self, sent: Direction, packet: Packet, closed: bool) -> None:
         """Record the data of a packet; `closed`: the other side has closed its window."""

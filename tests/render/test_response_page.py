@@ -244,7 +244,9 @@ def test_a_page_of_both_directions_shows_the_parts_of_times(tool: Callable[[str]
     text = ran.page.read_text(encoding="utf-8")
     walk = Walk(text)
     assert "round trips" not in walk.text
-    assert f"{ran.found['samples']:,} responses took at most" in walk.text
+    timed, exchanges = ran.found["samples"], ran.found["exchanges"]
+    of = f" (of {exchanges:,} exchanges)" if exchanges > timed else ""
+    assert f"{timed:,} responses{of} took at most" in walk.text
     for name in ("network", "server", "transfer", "think"):
         assert repr(ran.found[name]) in walk.values
     bars = {one["name"]: one["x"] for one in series(figures(text)["split"])}

@@ -10,6 +10,7 @@ from wirelag.cli.options import (
     ANSWER,
     METHOD,
     Captures,
+    Force,
     Interval,
     Ipv4Prefix,
     Ipv6Prefix,
@@ -36,6 +37,7 @@ def cut(
     wanted: Filter,
     method: Method,
     tunnels: Tunnels = False,
+    force: Force = False,
     direction: Direction = None,
     offset: Annotated[
         str | None, Option(metavar="D", help="How far this point's clock is ahead, if known.", panel=METHOD)
@@ -78,7 +80,7 @@ def cut(
         interval_ns = duration_ns(interval, "interval") if interval else None
         groups = Groups(by, GROUPS, ipv4_prefix=ipv4_prefix, ipv6_prefix=ipv6_prefix, most=most_groups)
         terms = terms_of(method, interval_ns, groups, direction, reading)
-        written = cut_captures(captures, output, terms, reading, ahead_ns)
+        written = cut_captures(captures, output, terms, reading, ahead_ns, force)
         said = f"{written.records} synopses of {written.packets:,} packets"
     for line in written.warnings:
         print(f"warning: {line}", file=sys.stderr)

@@ -163,8 +163,8 @@ def watch(
             live_only |= {"--promiscuous": promiscuous, "--clock": clock != "kernel", "--ring": ring != "64MiB"}
             chosen = replace(wanted, expression=expression or "")
             source = replay = _replay(read or [], speed, live_only, chosen, tunnels, length_ns)
-            if not force:
-                refuse_copies(replay.capture)
+            for line in refuse_copies(replay.capture, force):
+                print(f"warning: {line}", file=sys.stderr)
         else:
             from wirelag.capture.fanout import over_cores
             from wirelag.capture.live import Live

@@ -95,7 +95,7 @@ class MatchMeter:
     def cut(self, interval: Interval) -> Samples:
         """The samples whose response came in this interval; requests without a response stay."""
         kernel = self._kernel
-        counted = Counter(evicted=kernel.evicted, backwards=kernel.backwards, too_long=kernel.too_long)
+        counted = Counter({name: getattr(kernel, name) for name in ("evicted", "backwards", "too_long", "again")})
         self._samples.count(**{name: n - self._counted[name] for name, n in counted.items()})
         samples, self._samples, self._counted = self._samples, Samples(), counted
         return samples

@@ -63,12 +63,15 @@ class Copies:
         return f"{self.one} and {self.other} hold the same packets{how} ({self.share:.0%} of those compared)"
 
 
-def refuse_copies(packets: Packets) -> None:
-    """A WirelagError if two of several captures hold the same packets."""
+def refuse_copies(packets: Packets, force: bool = False) -> list[str]:
+    """A WirelagError if two of several captures hold the same packets; with `force`, a line that says so."""
     from wirelag.capture.files import Capture
 
-    if isinstance(packets, Capture) and (found := find_copies(packets.files)):
+    if not isinstance(packets, Capture) or len(packets.files) < 2 or not (found := find_copies(packets.files)):
+        return []
+    if not force:
         raise WirelagError(f"{found}, which would count twice: {found.way_out}, or use --force")
+    return [f"{found}, which count twice in all figures (--force)"]
 
 
 def find_copies(files: Sequence[CaptureFile]) -> Copies | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wirelag.errors import SettingError, WirelagError
+from wirelag.measure.copies import refuse_copies
 from wirelag.measure.groups import Groups
 from wirelag.measure.methods import Method
 from wirelag.measure.oneway import direction_of
@@ -48,14 +49,18 @@ def terms_of(
 
 
 def cut_captures(
-    captures: Sequence[str], output: str, terms: Terms, reading: ReadOptions, ahead_ns: int = 0
+    captures: Sequence[str], output: str, terms: Terms, reading: ReadOptions, ahead_ns: int = 0, force: bool = False
 ) -> CutFile:
-    """Write a synopsis of each interval; `ahead_ns` is how far this point's clock is ahead."""
+    """Write a synopsis of each interval; `ahead_ns` is how far this point's clock is ahead.
+
+    Captures that hold the same packets are refused, unless `force` is set.
+    """
     from wirelag.capture.synopsis_file import SynopsisWriter
     from wirelag.protocol.terms import About, records_of
     from wirelag.twopoint.spans import Cut, cuts
 
     capture, grouping, seen = _capture(captures, terms, reading), _grouping(terms.by), _Seen()
+    twice = refuse_copies(capture, force)
     of: Any = terms.two_point
     batches = seen.watch(_selected(reading.progress(capture), terms.direction, ahead_ns))
     with SynopsisWriter(output, About("synopses", terms, tuple(captures), ahead_ns)) as writer:
@@ -69,7 +74,7 @@ def cut_captures(
         both_ways = seen.both_ways and terms.direction is None
         writer.counted |= {"packets": capture.statistics.packets, "overflow": overflow, "both_ways": both_ways}
         writer.counted |= seen.span()
-    written = CutFile(output, writer.records, writer.bytes, seen.packets, warnings=list(capture.warnings))
+    written = CutFile(output, writer.records, writer.bytes, seen.packets, warnings=[*capture.warnings, *twice])
     if both_ways:
         written.warnings.append(
             "packets travel both ways here, and oneway needs those of one direction: choose with --direction 'SRC>DST'"

@@ -102,7 +102,7 @@ def against(
     from wirelag.twopoint.references import References
 
     up, down = points
-    pair = PointPair(up, down, PacketId(), 0)
+    pair = PointPair(up, down, PacketId(), 0, interval_ns is not None)
     alignment, _ = pair.align(way, "auto")
     sent = (alignment.select("upstream", batch) for batch in up.batches(pair.packet_id))
     references = References(sent, every, alignment.least_ns)

@@ -42,6 +42,7 @@ class FlowRow(NamedTuple):
             "key": self.key,
             "packets": self.packets,
             "bytes": self.bytes,
+            "timed": self.timed,
             "references": self.references,
             "mean": self.mean,
             "std": self.std,
@@ -147,12 +148,12 @@ def summary(flows: Flows, choice: Choice, scope: str, key: str) -> tuple[Flows, 
     return chosen, report, line
 
 
-def _rows(flows: Flows, scope: str, name: Callable[[int], str], most: int | None = None) -> Iterator[FlowRow]:
-    """A row for each record, slowest first, up to a number of rows."""
-    import numpy as np
-
+def _rows(
+    flows: Flows, scope: str, name: Callable[[int], str], most: int | None = None, first: int = 0
+) -> Iterator[FlowRow]:
+    """A row for each record, slowest first, those with few packets timed last; or for those at some places."""
     columns = flows.table()
-    order = np.argsort(-np.nan_to_num(columns["mean"], nan=-np.inf), kind="stable")[:most]
+    order = flows.slowest_first(columns["mean"])[first:most]
     for place in range(0, len(order), 1 << 14):  # few values are Python objects at a time
         rows = order[place : place + (1 << 14)]
         lists = [columns[column][rows].tolist() for column in COLUMNS]
@@ -161,8 +162,8 @@ def _rows(flows: Flows, scope: str, name: Callable[[int], str], most: int | None
             yield FlowRow(scope, name(row), *numbers)
 
 
-def flow_rows(flows: Flows, most: int | None = None) -> Iterator[FlowRow]:
-    """A row for each flow, slowest first, up to a number of rows: names take time."""
+def flow_rows(flows: Flows, most: int | None = None, first: int = 0) -> Iterator[FlowRow]:
+    """A row for each flow, slowest first, or for those at some places: names take time."""
     from wirelag.packets.filters import PROTOCOLS
 
     known = {number: name for name, numbers in PROTOCOLS.items() for number in numbers}
@@ -173,7 +174,7 @@ def flow_rows(flows: Flows, most: int | None = None) -> Iterator[FlowRow]:
         word = known.get(protocol, f"protocol {protocol}")
         return f"{_end(src, src_port)} > {_end(dst, dst_port)} {word}"
 
-    return _rows(merged, "flow", name, most)
+    return _rows(merged, "flow", name, most, first)
 
 
 def _end(address: str, port: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.capture.ahead import cores_of
@@ -18,6 +19,7 @@ from wirelag.measure.oneway import direction_of
 from wirelag.measure.points import Progress, ReadOptions, points_of
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import Result
+from wirelag.stats.ranking import FEWEST, Few
 from wirelag.units import (
     Duration,
     Share,
@@ -25,6 +27,7 @@ from wirelag.units import (
     duration_ns,
     format_duration,
     format_rate,
+    many,
     one_of,
     share,
     size_bytes,
@@ -138,15 +141,36 @@ class FlowsResult(Result):
         """How many flows or groups there are."""
         return len(self.chosen) if self.by == "flow" else len(self.groups)
 
+    @cached_property
+    def few(self) -> Few:
+        """Flows or groups with too few packets timed for a place: how many come before them, and how many there are."""
+        listed = [row.timed for row in self.groups if row.key != OTHER]
+        timed = self.chosen.merged().column("timed").tolist() if self.by == "flow" else listed
+        return sum(n >= FEWEST for n in timed), sum(0 < n < FEWEST for n in timed)
+
+    @property
+    def few_notes(self) -> list[str]:
+        """Which of them would be first."""
+        before, few = self.few
+        if not few or before + few < 2:
+            return []
+        what = "flows" if self.by == "flow" else "groups"
+        have = f"fewer than {FEWEST} packets timed, too few to tell how slow they are"
+        if not before:
+            return [f"all {what} have {have}"]
+        first = next(self.rows_of(self.chosen, before + 1, before)) if self.by == "flow" else self.groups[before]
+        said = f"{first.key}, {format_duration((first.mean or 0.0) * 1e9)} ({many(first.timed, 'packet')})"
+        return [f"{few:,} {what} come after the others, since they have {have}; the slowest of them: {said}"]
+
     @staticmethod
-    def rows_of(flows: Flows, most: int | None = None) -> Iterator[FlowRow]:
-        """A row for each of these flows, slowest first."""
+    def rows_of(flows: Flows, most: int | None = None, first: int = 0) -> Iterator[FlowRow]:
+        """A row for each of these flows, slowest first, those with few packets timed last; or for some of them."""
         from wirelag.measure.flow_rows import flow_rows
 
-        return flow_rows(flows, most)
+        return flow_rows(flows, most, first)
 
     def flows(self) -> Iterator[FlowRow]:
-        """A row for each flow, slowest first."""
+        """A row for each flow, slowest first, those with few packets timed last."""
         return self.rows_of(self.chosen)
 
     def shown(self) -> list[FlowRow]:
@@ -334,9 +358,9 @@ def measure_flows(
     counts = {"packets": statistics.packets, "of the selected flows": chosen.counts.get("regular", 0)}
     counts |= {"timed": report.samples, **{f"skipped: {why}": n for why, n in statistics.skipped.items()}}
     rows, more = group_rows(chosen, grouping) if grouping else ((), 0)
-    groups = list(rows)
+    groups = sorted(rows, key=lambda row: row.key == OTHER)
     held = sum(row.timed for row in groups if row.key == OTHER)
-    return FlowsResult(
+    result = FlowsResult(
         report,
         total,
         chosen,
@@ -351,6 +375,8 @@ def measure_flows(
         counts=counts,
         refused=refused(chosen),
     )
+    result.notes += result.few_notes
+    return result
 
 
 def _passing(files: dict[str, str], wanted: Filter, reading: ReadOptions) -> npt.NDArray[np.uint64]:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.measure.groups import Few, fewest
 from wirelag.packets.grouping import OTHER
 from wirelag.stats.distributions import Distributions
+from wirelag.stats.ranking import Few, fewest
 from wirelag.stats.sla import Sla
 from wirelag.synopses.connections import Connections
 from wirelag.synopses.group_delays import GroupDelays

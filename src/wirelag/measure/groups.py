@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from wirelag.errors import SettingError
+from wirelag.stats.ranking import Few, few_of, fewest
 from wirelag.units import format_size, one_of, within
 
 if TYPE_CHECKING:
@@ -23,12 +22,7 @@ MOST_MEMORY: Final = 1 << 36
 MOST_SLOWEST: Final = 100
 FIGURES: Final = ("p50", "p90", "p95", "p99", "p99.9", "mean", "max", "std", "samples")
 OTHER: Final = "other"
-FEWEST: Final = 6  # samples that give a group its place: of fewer, not even the range holds the median in 95% of cases
-_COUNTED: Final = ("samples", "max")  # figures that are facts, however few samples there are
 _SIDES: Final = {"source": "client", "destination": "server"}  # a packet's source is what rtt calls the client
-
-Few: TypeAlias = tuple[int, int]
-"""Groups with too few samples for their place: how many come before them, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,30 +97,11 @@ class Groups:
         return _SIDES.get(self.by or "", self.by)  # type: ignore[return-value]
 
 
-def figure(report: Report, name: str) -> float | None:
-    """A figure of a report by its name in tables."""
-    if name.startswith("p"):
-        return report.quantiles.get(f"{float(name[1:]) / 100:g}")
-    found: float | None = getattr(report, name)
-    return found
-
-
-def fewest(name: str) -> int:
-    """How many samples a group needs for its place in the order of a figure; those with fewer come after the others."""
-    return 0 if name in _COUNTED else FEWEST
-
-
-def few_of(places: Iterable[tuple[bool, bool, bool]]) -> Few:
-    """How many are few, of groups that are "other", have no figure, or have too few samples."""
-    counts = Counter(places)
-    return counts[False, False, False], counts[False, False, True]
-
-
 def in_order(entries: list[Entry], name: str) -> tuple[list[Entry], Few]:
     """Groups by a figure, the largest first; those with too few samples next, then without it, and "other" last."""
     places = []
     for i, entry in enumerate(entries):
-        value = figure(entry.report, name) if entry.report.samples else None
+        value = entry.report.figure(name) if entry.report.samples else None
         places.append((entry.key == OTHER, value is None, entry.report.samples < fewest(name), -(value or 0.0), i))
     places.sort()
     return [entries[place[-1]] for place in places], few_of([place[:3] for place in places])
@@ -138,7 +113,7 @@ def told_apart(larger: Report, smaller: Report, name: str) -> bool:
     Errors of a difference add as squares. Without an interval, nothing tells.
     """
     key = f"{float(name[1:]) / 100:g}" if name[0] == "p" else name
-    values = figure(larger, name), figure(smaller, name)
+    values = larger.figure(name), smaller.figure(name)
     if values[0] is None or values[1] is None or key not in larger.ci95 or key not in smaller.ci95:
         return False
     down, up = values[0] - larger.ci95[key][0], smaller.ci95[key][1] - values[1]

@@ -1,7 +1,7 @@
 """Why a command has nothing to say about packets, and what to try instead: one line.
 
-Only an empty result asks for it. The first packets are then read again, where that is possible; so a command that
-has an answer does no work for this.
+Only an empty result asks for it. Commands are then tried on the first packets, as `info` tries them, where these can be
+read again; so a command that has an answer does no work for this. Law: what a line says to try has an answer there.
 """
 
 from __future__ import annotations
@@ -9,23 +9,20 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
-
-from wirelag.units import many
 
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture
     from wirelag.capture.source import Packets
     from wirelag.measure.survey import Survey
+    from wirelag.measure.trial import Trial
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
 
 BATCHES: Final = 25  # that are read again: about 200,000 packets
-FEW: Final = 10  # packets that make no capture
-MOST: Final = 0.5  # share of packets that explains an empty result
-_SURE: Final = ("TCP", "DNS", "NTP", "ICMP")  # kinds whose requests and responses always tell a round trip
-ENOUGH_BYTES: Final = "capture at least 128 bytes of each (tcpdump -s 128)"
+_SETTINGS: Final = {"rtt": "--match", "response": "--server and --method"}  # that may leave out what there is
 
 
 def hint(packets: Packets, command: str) -> str:
@@ -41,10 +38,9 @@ def hint(packets: Packets, command: str) -> str:
         return _filtered(packets, filtered)
     if skipped >= statistics.packets:
         return _skipped(statistics.skipped)
-    if not isinstance(packets, Capture) or (survey := _surveyed(packets)) is None:
+    if not isinstance(packets, Capture) or (tried := _Tried.of(packets)) is None:
         return ""
-    tunnels = any(file.tunnels for file in packets.files)
-    return _by_packets(survey, tunnels) or _by_kind(survey, command) or _by_direction(survey, command)
+    return _tunnelled(packets, tried, command) or tried.line(command)
 
 
 def because(packets: Packets | None, command: str) -> str:
@@ -60,7 +56,7 @@ def _filtered(packets: Packets, filtered: int) -> str:
     from wirelag.packets.filters import Filter
 
     text = f"the filter leaves out all {filtered:,} packets"
-    if not isinstance(packets, Capture) or (seen := _again(packets, Filter())) is None:
+    if not isinstance(packets, Capture) or (again := _read_again(packets, Filter())) is None:
         return text
     wanted = packets.files[0].filter
     if wanted.from_ns != Filter().from_ns or wanted.to_ns != Filter().to_ns:
@@ -70,7 +66,7 @@ def _filtered(packets: Packets, filtered: int) -> str:
         first, last = (format_time(ns) for ns in (known.first_ns or 0, known.last_ns or 0))
         return f"{text}: the capture is from {first} to {last} UTC"
     ports: Counter[int] = Counter()
-    for batch in seen:  # the lower port is the service's
+    for batch in _first(again):  # the lower port is the service's
         ports.update(port for port in np.minimum(batch.src_port, batch.dst_port).tolist() if port)
     if wanted.ports and ports:
         return f"{text}: most are of port {', '.join(str(port) for port, _ in ports.most_common(3))}"
@@ -78,15 +74,17 @@ def _filtered(packets: Packets, filtered: int) -> str:
 
 
 def _skipped(skipped: dict[str, int]) -> str:
+    from wirelag.measure.verdicts import ENOUGH_BYTES
     from wirelag.render.info import SKIPPED
+    from wirelag.units import many
 
     reason = max(skipped, key=skipped.__getitem__)
-    text = f"{skipped[reason]:,} packets are {SKIPPED[reason]}"
+    text = f"{many(skipped[reason], 'packet')} {SKIPPED[reason]}"
     return f"{text}: {ENOUGH_BYTES}" if reason == "cut" else text
 
 
-def _again(capture: Capture, wanted: Filter | None = None) -> Iterable[PacketBatch] | None:
-    """The first packets once more, with another filter; None if they can be read only once."""
+def _read_again(capture: Capture, wanted: Filter | None = None, tunnels: bool = False) -> Capture | None:
+    """The same capture with another filter, or inside tunnels; None if it can be read only once."""
     from wirelag.capture.files import Capture
 
     if not all(os.path.isfile(file.path) for file in capture.files):
@@ -94,71 +92,70 @@ def _again(capture: Capture, wanted: Filter | None = None) -> Iterable[PacketBat
     first = capture.files[0]
     chosen = first.filter if wanted is None else wanted
     names = {file.path: file.name for file in capture.files}
-    return islice(Capture(list(names), names=names, filter=chosen, tunnels=first.tunnels), BATCHES)
+    return Capture(list(names), names=names, filter=chosen, tunnels=tunnels or first.tunnels)
 
 
-def _surveyed(capture: Capture) -> Survey | None:
-    from wirelag.measure.survey import Survey
-
-    batches = _again(capture)
-    if batches is None:
-        return None
-    survey = Survey()
-    for batch in batches:
-        survey.observe(batch)
-    return survey
+def _first(packets: Iterable[PacketBatch]) -> Iterable[PacketBatch]:
+    return islice(packets, BATCHES)
 
 
-def _by_packets(survey: Survey, tunnels: bool) -> str:
-    """What hides the packets."""
+@dataclass(frozen=True)
+class _Tried:
+    """What commands found in the first packets."""
+
+    survey: Survey
+    trial: Trial
+
+    @classmethod
+    def of(cls, capture: Capture, tunnels: bool = False) -> _Tried | None:
+        """Try them, on packets or inside tunnels; None if the packets can be read only once."""
+        from wirelag.measure.survey import Survey
+        from wirelag.measure.trial import try_commands
+
+        survey, again = Survey(), _read_again(capture, tunnels=tunnels)
+        return None if again is None else cls(survey, try_commands(again, [survey.observe], _first))
+
+    def answers(self, command: str) -> bool:
+        """Whether a command has an answer."""
+        from wirelag.packets.batch import Kind
+
+        found = {"rtt": self.trial.delays, "response": self.trial.timed, "flows": self.survey.kinds[Kind.STAMP]}
+        return bool(found.get(command))
+
+    def instead(self, command: str) -> str:
+        """Another command that has an answer; empty if there is none."""
+        other = {"rtt": "response", "response": "rtt"}.get(command, "")
+        return other if self.answers(other) else ""
+
+    def line(self, command: str) -> str:
+        """Why the command has no answer, and what to try."""
+        from wirelag.measure.verdicts import no_response, no_round_trip
+
+        if command not in _SETTINGS:
+            return ""
+        if self.answers(command):
+            return f"there is an answer with other settings: leave {_SETTINGS[command]} out"
+        nothing = no_round_trip(self.survey) if command == "rtt" else no_response(self.survey, self.trial)
+        other = self.instead(command)
+        return ": ".join(part for part in (nothing.why, f"try `wirelag {other}`" if other else nothing.helps) if part)
+
+
+def _tunnelled(capture: Capture, outside: _Tried, command: str) -> str:
+    """What to try inside tunnels, if most packets are tunnelled; empty if not."""
+    from wirelag.measure.verdicts import MOST
     from wirelag.packets.batch import Flag
+    from wirelag.units import many
 
-    packets = sum(survey.kinds.values())
-    if not tunnels and survey.flags[Flag.TUNNEL] >= MOST * packets:
-        return f"{survey.flags[Flag.TUNNEL]:,} packets are tunnelled: --tunnels"
-    if survey.flags[Flag.SHORT] >= MOST * packets:
-        return f"{survey.flags[Flag.SHORT]:,} packets are captured without their full headers: {ENOUGH_BYTES}"
-    if packets < FEW:
-        return f"only {packets:,} packet{'' if packets == 1 else 's'}: capture for longer"
-    return ""
-
-
-def _by_kind(survey: Survey, command: str) -> str:
-    """What cannot be measured by this command, whatever its direction."""
-    from wirelag.measure.survey import TIMED_KINDS
-    from wirelag.packets.batch import Kind
-
-    present = {kind: n for kind, n in survey.kinds.items() if n}
-    if command == "rtt" and not any(present.get(kind) for kind in (Kind.TCP, *TIMED_KINDS)):
-        named = " and ".join(f"{n:,} {kind.name}" for kind, n in present.items())
-        tell = "try `wirelag response`" if Kind.UDP in present else "their requests cannot be told from responses"
-        return f"no TCP, DNS, NTP, ICMP or QUIC, only {named} packets: {tell}"
-    if command == "rtt" and present.get(Kind.QUIC, 0) >= MOST * sum(present.values()):
-        return (
-            f"{many(present[Kind.QUIC], 'QUIC packet')}, whose spin bit does not turn: nothing else of QUIC shows a "
-            "round trip; `wirelag response` may estimate one from requests"
-        )
-    if command == "response" and set(present) == {Kind.ICMP}:
-        return "only ICMP: try `wirelag rtt`"
-    return ""
-
-
-def _by_direction(survey: Survey, command: str) -> str:
-    """Which half of conversations is missing."""
-    from wirelag.packets.batch import Kind
-
-    seen = survey.conversations
-    both, everything, clients = seen.count(seen.both_ways), seen.count(), seen.count(seen.client_only)
-    if command == "rtt" and not both:
-        if clients:
-            return f"{_seen(everything)} in one direction only: try `wirelag response`"
-        return f"{_seen(everything)} from servers to clients only: capture where requests pass, too"
-    if command == "response" and both and any(survey.kinds[Kind[name]] for name in _SURE):
-        return f"{_seen(both)} in both directions, with too few requests: try `wirelag rtt`"
-    if command == "response":
-        return "too few requests in each conversation: capture for longer"
-    return ""
-
-
-def _seen(conversations: int) -> str:
-    return f"{many(conversations, 'conversation')} {'is' if conversations == 1 else 'are'} seen"
+    carriers = outside.survey.flags[Flag.TUNNEL]
+    if any(file.tunnels for file in capture.files) or carriers < MOST * sum(outside.survey.kinds.values()):
+        return ""
+    inside = _Tried.of(capture, tunnels=True)
+    assert inside is not None  # it was read again before
+    what = f"{many(carriers, 'packet')} {'is' if carriers == 1 else 'are'} tunnelled"
+    if inside.answers(command):
+        return f"{what}: --tunnels"
+    if other := inside.instead(command):
+        return f"{what}: try `wirelag {other} --tunnels`"
+    if outside.instead(command):
+        return ""  # outside there is something
+    return f"{what}, and there is nothing inside, either: {inside.line(command)}" if command in _SETTINGS else ""

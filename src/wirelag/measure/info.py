@@ -73,8 +73,9 @@ def info(
     from wirelag.capture.files import Capture
     from wirelag.capture.pcap import CaptureStatistics
     from wirelag.capture.source import each_of, list_files
-    from wirelag.measure.survey import Survey, common_share, verdicts
+    from wirelag.measure.survey import Survey, common_share
     from wirelag.measure.trial import Trial, try_commands, unrelated
+    from wirelag.measure.verdicts import verdicts
     from wirelag.packets.batch import PacketId
     from wirelag.twopoint.sketch import Sighting
 

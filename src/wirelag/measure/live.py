@@ -12,7 +12,7 @@ import numpy as np
 
 from wirelag.estimators.drive import drive
 from wirelag.estimators.protocol import Meter
-from wirelag.measure.groups import LEAST_MEMORY, Groups, fewest
+from wirelag.measure.groups import LEAST_MEMORY, Groups
 from wirelag.measure.response import ResponseSettings, guess_note
 from wirelag.measure.response_entries import GroupParts
 from wirelag.measure.response_method import Chooser, Heard, ResponseMeter
@@ -23,6 +23,7 @@ from wirelag.packets.grouping import OTHER_KEY, Grouping
 from wirelag.packets.intervals import Event, Interval
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
+from wirelag.stats.ranking import fewest
 from wirelag.stats.spread import Spread, spread_of
 from wirelag.synopses.epoch_sums import EpochSums
 from wirelag.synopses.epochs import Epochs

@@ -198,7 +198,7 @@ def measure_oneway(
     if are_synopses(points):
         if each.samples is not False:
             raise SettingError("samples", "files of `wirelag cut` hold no single packets; give the captures")
-        measured = measure_synopses([str(point) for point in points], settings.relation)
+        measured = measure_synopses([str(point) for point in points], settings, reading)
         return _result(measured, [], settings, measured.by)
     stops = points_of(points, reading)
     pairs = [(stops[0], stops[-1]), *(pairwise(stops) if len(stops) > 2 else [])]
@@ -208,7 +208,9 @@ def measure_oneway(
             if any(point.stopped for point in stops):
                 break  # what was read so far is the result
             one = measure_pair(
-                PointPair(up, down, settings.method.packet_id(), settings.method.seed),
+                PointPair(
+                    up, down, settings.method.packet_id(), settings.method.seed, settings.interval_ns is not None
+                ),
                 settings.method,
                 direction=settings.direction,
                 relation=settings.relation,

@@ -121,7 +121,7 @@ class Network:
         from wirelag.packets.addresses import Direction
 
         begins, stops = (self._point(segment, (up, down), side) for side in (0, 1))
-        between = PointPair(begins, stops, self.ids, 0)
+        between = PointPair(begins, stops, self.ids, 0, self.interval_ns is not None)
         measured = measure_pair(
             between, self.method, direction=Direction(), relation="none", interval_ns=self.interval_ns
         )

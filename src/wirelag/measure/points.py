@@ -108,8 +108,11 @@ def points_of(sources: Iterable[PathOrFile | list[PathOrFile]], reading: ReadOpt
 class PointPair:
     """Two points, and what they have in common."""
 
-    def __init__(self, up: CapturePoint, down: CapturePoint, packet_id: PacketId, seed: int) -> None:
+    def __init__(
+        self, up: CapturePoint, down: CapturePoint, packet_id: PacketId, seed: int, over_time: bool = False
+    ) -> None:
         self.up, self.down, self.packet_id, self._seed = up, down, packet_id, seed
+        self._over_time = over_time  # whether intervals are reported
         self._shortest = packet_id.prefix
         self.notes: list[str] = []
 
@@ -166,7 +169,7 @@ class PointPair:
                 f"recognised elsewhere, and count as lost; capture at least 128 bytes of each"
             )
         back = point.read.statistics.backwards if point.read else 0
-        if point.read and back > point.read.statistics.packets // 100:
+        if self._over_time and point.read and back > point.read.statistics.packets // 100:
             notes.append(
                 f"{back:,} times in {point.name} go back: with --interval packets fall into the wrong one; sort it "
                 f"first (reordercap)"

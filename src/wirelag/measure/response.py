@@ -197,11 +197,14 @@ def response(
 
     listen_ns = None if duration is None else duration_ns(duration, "duration")
     packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns, cores=cores_of(cores))
-    if not force and len(packets.names) > 1:
+    twice = []
+    if len(packets.names) > 1:
         from wirelag.measure.copies import refuse_copies
 
-        refuse_copies(packets)
-    return measure_response(packets, settings, exchanges=exchanges, progress=progress)
+        twice = refuse_copies(packets, force)
+    result = measure_response(packets, settings, exchanges=exchanges, progress=progress)
+    result.warnings += twice
+    return result
 
 
 def servers_of(texts: Iterable[str]) -> tuple[Server, ...]:
@@ -289,7 +292,13 @@ def result_of(found: Synopsis, settings: ResponseSettings, beside: Epochs | None
         if "abstained" in one.report.details:
             result.abstained = _abstained(one.report)
             result.notes += _promise(one.report)
-    result.notes += result.interval_notes() + _parts(result.report) + _set_aside(result.report) + result.abstained
+    result.notes += (
+        result.coarse_notes()
+        + result.interval_notes()
+        + _parts(result.report)
+        + _set_aside(result.report)
+        + result.abstained
+    )
     verdicts(result.total)
     _ask(result, settings.questions)
     return result
@@ -324,6 +333,10 @@ def _ask(result: ResponseResult, questions: Questions) -> None:
         result.notes += questions.sentences_of_both(delays, _asked(estimated), *_servers(result.beside))
     if questions.slas:
         result.notes += failing_groups((entry.key, entry.verdicts) for entry in result.groups)
+        exchanges = result.report.details.get("exchanges", 0)
+        if exchanges > result.report.samples:
+            unjudged = f"{exchanges - result.report.samples:,} of {exchanges:,} exchanges"
+            result.notes.append(f"not judged: {unjudged}, without a time of their own")
 
 
 def _servers(epochs: Epochs) -> tuple[list[str], list[str]]:

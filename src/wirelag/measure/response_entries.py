@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from wirelag.measure.groups import OTHER, Few, few_of, fewest, figure
+from wirelag.measure.groups import OTHER
 from wirelag.measure.result import Entry, doubt
+from wirelag.stats.ranking import Few, few_of, fewest
 from wirelag.units import format_time
 
 if TYPE_CHECKING:
@@ -55,9 +57,10 @@ class Synopsis(Protocol):
 
 
 def entry_of(scope: str, key: str, found: Synopsis, when: Interval | None = None) -> Entry:
-    """The report of a synopsis, and its delays."""
+    """The report of a synopsis, and its delays; the packets of a part are not counted."""
     delays = found.delays
     report = found.report(delays).during(when)
+    report = report if scope == "all" else replace(report, packets=None)
     return Entry(scope, key, report, delays.compact() if scope == "group" else delays)
 
 
@@ -107,7 +110,7 @@ class GroupParts:
         return np.array(places, np.uint32), few_of(kinds)
 
     def _figure(self, place: int, sort: str) -> float | None:
-        return None if self._means[place] is None else figure(self.entry(place).report, sort)
+        return None if self._means[place] is None else self.entry(place).report.figure(sort)
 
     @property
     def in_other(self) -> int:
@@ -116,19 +119,22 @@ class GroupParts:
 
 
 def _largest(found: Synopsis, by: str, most: int) -> tuple[dict[str, Synopsis], int]:
-    """The groups with the most rows, the rest as "other", and how many groups are in it."""
+    """The groups with the most rows, the rest as "other", and how many groups are in it.
+
+    "other" is a part of the whole as any group is, unless it has all samples.
+    """
     import numpy as np
 
     parts: dict[str, Synopsis] = {}
-    rest: list[Any] = []
+    rest: list[Synopsis] = []
     for key, part in found.groups(by):
         if len(parts) < most:
             parts[key] = part
         else:
-            rest.append(part.rows)
+            rest.append(part)
     if rest:
-        parts[OTHER] = copy(found)
-        parts[OTHER].rows = np.concatenate(rest)
+        parts[OTHER] = copy(found if sum(part.samples for part in rest) == found.samples else rest[0])
+        parts[OTHER].rows = np.concatenate([part.rows for part in rest])
     return parts, len(rest)
 
 

@@ -14,8 +14,9 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError, need_polars
-from wirelag.measure.groups import FEWEST, OTHER, Few, figure, told_apart
+from wirelag.measure.groups import OTHER, told_apart
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
+from wirelag.stats.ranking import FEWEST, Few
 from wirelag.units import format_duration, many
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     Shape = npt.NDArray[np.float64]
 
 
+COARSE: Final = 0.1  # share of delays of 0 ns that tells
 PARTIAL: Final = "partial: stopped before the end of the input; figures cover only the packets read until then"
 
 
@@ -240,6 +242,17 @@ class DelayResult(Result):
         """Whether an agreement is known to fail for a group."""
         return any(entry.verdicts.fail for entry in self.groups)
 
+    def coarse_notes(self) -> list[str]:
+        """Where request and response often have the same time: the clock of the capture is too coarse for them."""
+        whole = {f" to the {leg}": one.delays for leg, one in self.total.legs.items()} or {"": self.total.delays}
+        same = {where: 1 - (delays.share_above(0) or 0.0) for where, delays in whole.items() if delays.samples}
+        return [
+            f"{share:.0%} of delays{where} are 0 ns, since request and response have the same time: the times of this "
+            "capture are too coarse for such delays"
+            for where, share in same.items()
+            if share >= COARSE
+        ]
+
     def interval_notes(self) -> list[str]:
         """Why figures have no 95% interval: those of the total, or of how many others."""
         whole = {f" to the {leg}": one.report for leg, one in self.total.legs.items()} or {"": self.report}
@@ -289,22 +302,24 @@ class DelayResult(Result):
             return [f"order by {self.sort}: all groups have {have}"]
         first = self.groups[before]
         report = first.legs.get(self.ranked, first).report
-        said = f"{first.key}, {format_duration((figure(report, self.sort) or 0.0) * 1e9)}"
+        said = f"{first.key}, {format_duration((report.figure(self.sort) or 0.0) * 1e9)}"
         return [
             f"order by {self.sort}: {groups:,} of {len(self.groups):,} groups come after the others, since they have "
             f"{have}; the largest {self.sort} among them: {said} ({many(report.samples, 'sample')})"
         ]
 
     def covering(self, packets: int, skipped: dict[str, int]) -> None:
-        """Set how many packets the total rests on."""
-        self.total.report = replace(self.report, packets=packets, skipped=skipped)
+        """Set how many packets the total rests on: the same number for its legs, and for estimates beside it."""
+        for one in (*self.total.legs.values(), *self.total.by_method()):
+            one.report = replace(one.report, packets=packets, skipped=skipped)
 
     def explain(self, packets: Packets) -> None:
         """Without an estimate: say why, and what to try."""
+        if any(one.report.samples for one in (*self.total.by_method(), *self.total.legs.values())):
+            return
         from wirelag.measure.hints import hint
 
-        answered = self.mean is not None or any(leg.report.samples for leg in self.total.legs.values())
-        if not answered and (line := hint(packets, self.command)):
+        if line := hint(packets, self.command):
             self.notes.append(line)
             self.extra["hint"] = line
 

@@ -230,11 +230,14 @@ def rtt(
 
     listen_ns = None if duration is None else duration_ns(duration, "duration")
     packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns, cores=settings.cores)
-    if not force and len(packets.names) > 1:
+    twice = []
+    if len(packets.names) > 1:
         from wirelag.measure.copies import refuse_copies
 
-        refuse_copies(packets)
-    return measure_rtt(packets, settings, samples=samples, charts=charts, progress=progress)
+        twice = refuse_copies(packets, force)
+    result = measure_rtt(packets, settings, samples=samples, charts=charts, progress=progress)
+    result.warnings += twice
+    return result
 
 
 def measure_rtt(
@@ -271,11 +274,12 @@ def measure_rtt(
     result.subject, result.warnings = ", ".join(packets.names), list(packets.warnings)
     result.notes += result.asked
     result.notes += result.broken
-    result.notes += sent_again(settings.method, settings.retransmitted, bool(settings.questions.slas))
+    again = result.report.details["counts"].get("again", 0) if settings.questions.slas else 0
+    result.notes += sent_again(settings.method, settings.retransmitted, again)
     if len(result.total.legs) > 1:
         result.notes.append(LEG_NOTE)
     result.explain(packets)
-    result.notes += [*result.interval_notes(), result.coverage]
+    result.notes += [*result.coarse_notes(), *result.interval_notes(), result.coverage]
     return result
 
 
@@ -322,7 +326,7 @@ class _Entries:
         details = {"no_interval": figures.pop("no_interval")}
         return type(report)(self._method, "round_trip", packets=report.packets, details=details, **figures)
 
-    def small(self, key: str, legs: tuple[Figures | None, ...], packets: int) -> Entry:
+    def small(self, key: str, legs: tuple[Figures | None, ...]) -> Entry:
         """The entry of a group from the figures of its legs, without its delays; a leg without delays has none."""
         from wirelag.synopses.samples import LEGS as PLACES
         from wirelag.synopses.samples import report_of_legs
@@ -330,7 +334,7 @@ class _Entries:
         of_legs = {name: one for name, one in zip(PLACES, legs, strict=True) if one is not None}
         shown = of_legs.get(self.leg, self._nothing)
         entry = Entry(
-            "group", key, report_of_legs(of_legs, shown, self.leg, self._method, "round_trip", packets), self._no_delays
+            "group", key, report_of_legs(of_legs, shown, self.leg, self._method, "round_trip", None), self._no_delays
         )
         entry.legs = {name: Entry("group", key, self._of_leg(entry.report, name), self._no_delays) for name in of_legs}
         return entry
@@ -411,7 +415,7 @@ class _Grouped:
     def entry(self, group: Group) -> Entry:
         """The entry of a group, with its verdicts."""
         samples = self.delays.samples(group)
-        samples.packets, samples.connections, samples.whole = self.whole.packets, self.connections, self.whole
+        samples.connections, samples.whole = self.connections, self.whole
         entry = self.entries.of("group", group.key, samples, self.connections if self.both else None)
         if group.before:
             details = {**entry.report.details, "earlier_in_other": group.before}
@@ -436,7 +440,7 @@ class _Grouped:
             held = np.stack([one.sums[:, 0] > 0 for one in legs], axis=1).tolist()
             for group, told, known in zip(groups, figures, held, strict=True):
                 whole = at_once and not group.before and [one is not None for one in told] == known
-                yield self.entries.small(group.key, told, self.whole.packets) if whole else self.entry(group)
+                yield self.entries.small(group.key, told) if whole else self.entry(group)
             if len(groups) < len(some):
                 yield self.entry(self.delays.group(0))
 

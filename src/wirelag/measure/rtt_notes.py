@@ -14,6 +14,7 @@ _COUNTED: Final = {
     "evicted": "evicted because memory was full",
     "backwards": "responses timestamped before their request",
     "too_long": "responses more than 2.44 h after their request",
+    "again": "responses not timed, since their request was sent again",
 }
 
 
@@ -36,16 +37,19 @@ def coverage_of(packets: Packets, total: Samples) -> str:
         parts.append(f"{total.counts['evicted']:,} {_COUNTED['evicted']} (--table-memory)")
     if delays.weight != delays.samples:
         parts.append(f"{delays.samples:,} samples represent {delays.weight:,} delays")
-    parts += [f"{n:,} {_COUNTED[name]}" for name in ("backwards", "too_long") if (n := total.counts.get(name, 0))]
+    parts += [
+        f"{n:,} {_COUNTED[name]}" for name in ("backwards", "too_long", "again") if (n := total.counts.get(name, 0))
+    ]
     return "; ".join(parts)
 
 
-def sent_again(method: str, retransmitted: str, asked: bool) -> list[str]:
-    """What became of requests that were sent again, where an answer depends on it."""
+def sent_again(method: str, retransmitted: str, counted: int) -> list[str]:
+    """What became of requests that were sent again, where an agreement depends on it: so many were answered."""
     if retransmitted != "drop":
         return []
     if method == "fridge":
         return ["a fridge times requests that were sent again, too; exact matching leaves them out"]
-    if asked:
-        return ["requests that were sent again are not timed, nor judged; --retransmitted first times them, too"]
+    if counted:
+        what = f"{many(counted, 'response')} to requests that were sent again"
+        return [f"{what}: not timed, nor judged; --retransmitted first times them, too"]
     return []

@@ -21,11 +21,13 @@ class Slow(NamedTuple):
     time_ns: int
     frames: tuple[tuple[str, int], ...]  # capture, and number there
     filters: Mapping[str, str]
+    leg: str = ""  # of a round trip
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; times in seconds."""
         return {
             "delay": self.delay_ns / 1e9,
+            **({"leg": self.leg} if self.leg else {}),
             "time": self.time_ns / 1e9,
             "frames": [{"capture": capture, "number": number} for capture, number in self.frames],
             "filter": dict(self.filters),
@@ -35,14 +37,16 @@ class Slow(NamedTuple):
 def listed(found: Slowest) -> list[Slow]:
     """The slowest samples whose packets are in files."""
     from wirelag.render.wireshark import display_filters
+    from wirelag.synopses.samples import LEGS
 
     slow = []
     for row in found.rows.tolist():
-        delay_ns, time_ns, first, last, ends = row
+        delay_ns, time_ns, first, last, ends, leg = row
         places = [found.first_frames.locate(first), found.last_frames.locate(last)]
         frames = tuple(dict.fromkeys(place for place in places if place is not None))
         if frames:
-            slow.append(Slow(delay_ns, time_ns, frames, display_filters(frames, time_ns, [int(word) for word in ends])))
+            filters = display_filters(frames, time_ns, [int(word) for word in ends])
+            slow.append(Slow(delay_ns, time_ns, frames, filters, (*LEGS, "")[leg]))
     return slow
 
 

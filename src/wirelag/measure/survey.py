@@ -1,4 +1,4 @@
-"""What a capture holds, and what can be measured from it. Memory: at most 64 MB, whatever arrives.
+"""What a capture holds. Memory: at most 64 MB, whatever arrives.
 
 Conversations are kept by flow key, up to 2^20. Whenever there are more, only keys with one more leading zero bit stay.
 A flow key is a hash, so the rest is an even sample, and counts are scaled up.
@@ -6,18 +6,13 @@ A flow key is a hash, so the rest is an even sample, and counts are scaled up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.packets.batch import Flag, Kind, PacketBatch
-
-if TYPE_CHECKING:
-    from wirelag.measure.copies import Copies
-    from wirelag.measure.trial import Trial
 
 MOST_CONVERSATIONS: Final = 1 << 20
 MOST_IDS: Final = 1 << 12
@@ -105,100 +100,3 @@ def common_share(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> 
     if complete:
         one, other = (ids[ids <= min(complete)] for ids in (one, other))
     return len(np.intersect1d(one, other)) / max(1, min(len(one), len(other)))
-
-
-@dataclass(frozen=True, slots=True)
-class Applicability:
-    """Whether a command can measure what was captured, and why; `sure` if it was tried on all packets."""
-
-    command: str
-    applies: bool
-    why: str
-    sure: bool = True
-
-
-def verdicts(
-    survey: Survey,
-    trial: Trial,
-    common: float | None = None,
-    apart: str | None = None,
-    copies: Copies | None = None,
-) -> list[Applicability]:
-    """What can be measured.
-
-    `common` is the largest share of packets that two of the captures have in common; `apart` says why `oneway`
-    cannot compare these two; it is empty if it can, and None if that was not tried. `copies` are two captures that
-    `rtt` and `response` do not read as one.
-    """
-    between = _oneway(common, apart, copies)
-    found = [_rtt(survey, trial), _response(survey, trial)]
-    if copies:
-        found = [_one_at_a_time(one, copies) if one.applies else one for one in found]
-    return [*found, between, _flows(survey, between)]
-
-
-def _one_at_a_time(found: Applicability, copies: Copies) -> Applicability:
-    way_out = copies.way_out if copies.same_times else "measure one of them"
-    return Applicability(found.command, False, f"{copies}: {way_out}", found.sure)
-
-
-def _rtt(survey: Survey, trial: Trial) -> Applicability:
-    seen = survey.conversations
-    tcp = seen.count(seen.both_ways & seen.have(TCP))
-    others = seen.count(seen.both_ways & seen.have(TIMED))
-    if not trial.delays:
-        why = "no conversation that can be timed is seen in both directions"
-        if tcp + others:
-            why = f"{tcp + others:,} conversations are seen in both directions, but no request with its response"
-        return Applicability("rtt", False, why, trial.whole)
-    parts = []
-    if tcp:
-        share = survey.flags[Flag.TIMESTAMPS] / survey.kinds[Kind.TCP]
-        parts.append(
-            f"{tcp:,} of {seen.count(seen.have(TCP)):,} TCP conversations ({share:.0%} of packets with timestamps)"
-        )
-    if others:
-        names = ", ".join(kind.name for kind in TIMED_KINDS if survey.kinds[kind])
-        parts.append(f"{others:,} of {names}")
-    told = ", and ".join(parts) or f"{trial.delays:,} requests with their responses"
-    return Applicability("rtt", True, f"seen in both directions: {told}")
-
-
-def _response(survey: Survey, trial: Trial) -> Applicability:
-    seen = survey.conversations
-    one_way, both, all_of_them = seen.count(seen.client_only), seen.count(seen.both_ways), seen.count()
-    if not trial.timed:
-        return Applicability("response", False, trial.why_not, trial.whole)
-    told = f"seen in both directions: {both:,} of {all_of_them:,} conversations"
-    if one_way > both:
-        told = f"client->server only: {one_way:,} of {all_of_them:,} conversations"
-    told += f"; {trial.timed:,} of {trial.servers:,} servers can be timed"
-    missing = trial.servers - trial.timed
-    told += f", {missing:,} cannot: {trial.why_not}" if missing else ""
-    return Applicability("response", True, told, trial.whole)
-
-
-def _oneway(common: float | None, apart: str | None, copies: Copies | None) -> Applicability:
-    if common is None:
-        return Applicability("oneway", False, "one capture: add another of the same traffic from a second point")
-    if copies and copies.same_times:
-        why = f"{copies.one} and {copies.other} have packets in common at the same times: one capture, not two points"
-        return Applicability("oneway", False, why)
-    if copies and copies.translated:
-        return Applicability("oneway", True, f"{copies}: use --nat", sure=False)
-    if common < 0.01:
-        return Applicability("oneway", False, f"the captures have {common:.1%} of their packets in common")
-    if apart:
-        return Applicability("oneway", False, apart)
-    why = f"two captures have {common:.0%} of their packets in common"
-    return Applicability("oneway", True, why, sure=apart is not None)
-
-
-def _flows(survey: Survey, between: Applicability) -> Applicability:
-    references = survey.kinds[Kind.STAMP]
-    if references:
-        return Applicability("flows", True, f"{references:,} STAMP reference packets", sure=False)
-    if between.applies:
-        why = "packets common to two captures can serve as reference packets"
-        return Applicability("flows", True, why, sure=False)
-    return Applicability("flows", False, "no STAMP reference packets (UDP port 862)")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.errors import WirelagError
+from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.groups import OTHER
-from wirelag.measure.oneway import MeasuredPair
+from wirelag.measure.oneway import MeasuredPair, direction_of
 from wirelag.measure.oneway_notes import explanations
 from wirelag.measure.points import Relation
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from wirelag.capture.synopsis_file import SynopsisFile
     from wirelag.clocks.fit import Clock
     from wirelag.estimators.rda import RdaSynopsis
+    from wirelag.measure.oneway import OnewaySettings
+    from wirelag.measure.points import ReadOptions
     from wirelag.packets.intervals import Interval
     from wirelag.protocol.terms import Terms
     from wirelag.synopses.cache import Cached
@@ -42,9 +44,10 @@ def are_synopses(points: Sequence[object]) -> bool:
     return kinds == {True}
 
 
-def measure_synopses(paths: list[str], relation: Relation) -> MeasuredPair:
+def measure_synopses(paths: list[str], settings: OnewaySettings, reading: ReadOptions) -> MeasuredPair:
     """Compare two files, with the replies of both points if there are any."""
     files, terms, pairs, keys = _read(paths)
+    _already_decided(terms, settings, reading)
     cut_files = [file for file in files if file.about.kind == "synopses"]
     times = [_times(file, terms) for file in files if file.about.kind == "times"]
     spans, missing = _cross(terms, pairs, keys, times)
@@ -53,7 +56,7 @@ def measure_synopses(paths: list[str], relation: Relation) -> MeasuredPair:
         f"{paths[0]} > {paths[1]}",
         spans,
         keys,
-        relation,
+        settings.relation,
         cut_files,
         terms.estimator.name,
         terms.interval_ns is not None,
@@ -74,6 +77,28 @@ def measure_synopses(paths: list[str], relation: Relation) -> MeasuredPair:
             f"CAPTURE --answer ask.syn -o times.syn`, then `wirelag oneway {paths[0]} {paths[1]} TIMES TIMES`"
         )
     return measured
+
+
+def _already_decided(terms: Terms, settings: OnewaySettings, reading: ReadOptions) -> None:
+    """A SettingError if something is asked for that was decided, otherwise, when the files were cut."""
+    from wirelag.packets.filters import Filter
+    from wirelag.units import format_duration
+
+    def check(name: str, differs: bool, cut: str) -> None:
+        if differs:
+            raise SettingError(
+                name, f"was decided by `wirelag cut`: these files {cut}; leave it out, or cut them again"
+            )
+
+    length_ns, by, method = terms.interval_ns, terms.by and terms.by.split("/")[0], settings.method.estimator
+    cut = "are one interval" if length_ns is None else f"have intervals of {format_duration(length_ns)}"
+    check("interval", settings.interval_ns not in (None, length_ns), cut)
+    check("by", settings.groups.by not in (None, by), f"have classes by {by}" if by else "have no classes")
+    check("estimator", method not in ("join", terms.estimator.name), f"are of {terms.estimator.name}")
+    way = None if terms.direction is None else direction_of(terms.direction)
+    check("direction", settings.direction not in (None, way), f"have packets {terms.direction or 'of any direction'}")
+    check("filter", reading.filter != Filter(), f"have packets of: {terms.filter or 'all hosts and ports'}")
+    check("tunnels", reading.tunnels and "inside tunnels" not in (terms.filter or ""), "have the outer packets")
 
 
 def ask_points(paths: list[str], path: str) -> tuple[int, int]:
@@ -264,9 +289,11 @@ def _sum_up(
     else:
         clock = Clock()
     differences = sample.delays_ns
-    same_captures = files[0].about.names == files[1].about.names
-    if relation == "auto" and same_captures and len(differences) and not differences.any():
-        raise WirelagError(f"{name}: the same packets at the same times: this is one capture twice; name two")
+    if relation == "auto" and len(differences) and not differences.any():
+        raise WirelagError(
+            f"{name}: the same packets at the same times: is it one capture twice? Name files of two points, or use "
+            "--clock none if their clocks are too coarse to show a delay"
+        )
     if clock.method.startswith("minimum") and clock.offset_ns < 0 and not clock_behind(differences):
         earlier = format_duration(-int(np.median(differences)))
         raise WirelagError(

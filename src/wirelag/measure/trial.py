@@ -45,9 +45,16 @@ class Trial:
         self.whys.update(other.whys)
 
     @property
+    def reason(self) -> str:
+        """The most common reason why a server has no estimate; empty if there is no server."""
+        return self.whys.most_common(1)[0][0] if self.whys else ""
+
+    @property
     def why_not(self) -> str:
-        """The most common reason why a server has no estimate."""
-        return self.whys.most_common(1)[0][0] if self.whys else "no packets from clients to servers"
+        """The same in words."""
+        from wirelag.synopses.epochs import MEANING
+
+        return MEANING.get(self.reason, self.reason) or "no packets from clients to servers"
 
 
 class _FirstPackets:
@@ -108,8 +115,6 @@ def try_commands(capture: Capture, observers: Sequence[Observer], progress: Prog
 
 def _count_servers(trial: Trial, chosen: Chosen) -> None:
     """Which servers `response` would have a row for, and why some of them have no estimate."""
-    from wirelag.synopses.epochs import MEANING
-
     servers: dict[str, Exchanges | Epochs] = dict(chosen.main.parts("server"))
     for name, epochs in chosen.beside.parts("server") if chosen.beside else ():
         servers.setdefault(name, epochs)
@@ -120,7 +125,7 @@ def _count_servers(trial: Trial, chosen: Chosen) -> None:
             continue
         report = part.report()
         if abstained := report.details.get("abstained"):
-            trial.whys[MEANING[max(abstained, key=abstained.__getitem__)]] += 1
+            trial.whys[max(abstained, key=abstained.__getitem__)] += 1
         elif report.reason:
             trial.whys[report.reason] += 1
 

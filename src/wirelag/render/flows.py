@@ -27,7 +27,7 @@ def table(result: FlowsResult) -> list[str]:
     parts = [
         ("", [result.total]),
         ("over time (UTC)", [row for _, row in result.intervals]),
-        (f"by {result.by}, slowest first", shown),
+        (f"by {result.by}, {order_text(result)}", shown),
     ]
     head = [f"{'packets':>10}", f"{'bytes':>8}", f"{'references':>10}", f"{'mean, 95% interval':^30}", "deviation"]
     lines = layout(parts, head, _cells, WIDEST_KEY, drop=(4, 1, 2))
@@ -35,6 +35,11 @@ def table(result: FlowsResult) -> list[str]:
         what = "flows" if result.by == "flow" else "groups"
         lines.append(f"and {result.count - len(shown):,} more {what} (--most-flows, --format csv)")
     return lines + result.coverage + result.notes + result.verdicts
+
+
+def order_text(result: FlowsResult) -> str:
+    """What flows or groups are in order of."""
+    return "slowest first" + (", those with few packets timed last" if result.few[0] and result.few[1] else "")
 
 
 def _cells(row: FlowRow) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wirelag.render.flows import order_text
 from wirelag.render.html.flow_charts import drawn
 from wirelag.render.html.flows import FlowsPage, render_flows
 from wirelag.render.html.oneway_charts import SpanEntry
@@ -34,6 +35,7 @@ def page(result: FlowsResult) -> str:
             ],
             groups=[_entry(row) for row in result.groups],
             by=result.by,
+            order=order_text(result),
             refused=result.refused,
             rate=format_rate(8 * rate) if rate else "",
             notes=result.notes,

@@ -87,7 +87,7 @@ def _kinds(facts: dict[str, Any]) -> str:
 
 def _tunnels(facts: dict[str, Any]) -> str:
     carriers = facts["flags"].get("tunnel", 0)
-    return f"{carriers:,} packets carry another packet inside; --tunnels measures that one" if carriers else ""
+    return f"{carriers:,} packets carry another packet inside; --tunnels looks at that one" if carriers else ""
 
 
 def _conversations(facts: dict[str, Any]) -> str:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from wirelag.render.tables import (
     UNKNOWN,
     Pictures,
     duration,
+    figures,
     layout,
     mean_with_bounds,
     more_groups,
     order_text,
-    quantiles,
     shown_groups,
     slowest_lines,
+    sorted_by,
 )
 
 if TYPE_CHECKING:
@@ -28,19 +30,22 @@ _HEADS: Final = (("used", 9), ("lost", 14), ("reordered", 9), ("p50", 8), ("p99"
 def table(result: OnewayResult) -> list[str]:
     """The table and the notes under it."""
     pictures = Pictures(result.total.delays)
-    titles = [f"{name:>{size}}" for name, size in _HEADS]
+    own = sorted_by(result, ("p50", "p99", "std", "mean"))
+    titles = [f"{name:>{size}}" for name, size in (*_HEADS, *((name, 8) for name in own))]
     parts = [
         ("", [result.total]),
         ("by segment", result.segments),
         ("over time (UTC)", result.intervals),
         (f"by {result.by}, {order_text(result)}", shown_groups(result)),
     ]
+    places = {5: "std", 2: "", 3: "p50", 4: "p99"} | dict(enumerate(own, len(_HEADS)))
+    drop = len(titles) + 1, *sorted(places, key=lambda at: places[at] == result.sort)  # that column goes last
     head = [*titles, f"{'mean, 95% interval':^26}", pictures.axis]
-    lines = layout(parts, head, lambda entry: _cells(entry, pictures), drop=(7, 5, 2, 3, 4))
+    lines = layout(parts, head, lambda entry: _cells(entry, pictures, own), drop=drop)
     return lines + more_groups(result) + slowest_lines(result) + result.notes
 
 
-def _cells(entry: Entry, pictures: Pictures) -> list[str]:
+def _cells(entry: Entry, pictures: Pictures, own: Sequence[str]) -> list[str]:
     report = entry.report
     if not report.samples:
         return [f"{0:>9,}", report.reason or "no packet was seen at both points"]
@@ -48,8 +53,9 @@ def _cells(entry: Entry, pictures: Pictures) -> list[str]:
         f"{report.samples:>9,}",
         f"{lost_text(report):>14}",
         f"{_count(report.details['reordered']):>9}",
-        *quantiles(report, ("0.5", "0.99")),
+        *figures(report, ("p50", "p99")),
         f"{duration(report.std):>9}",
+        *figures(report, own),
         f"{mean_with_bounds(report):^26}",
         pictures.of(entry),
     ]

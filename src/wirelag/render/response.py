@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.errors import need_polars
-from wirelag.render.rows import method_cells
+from wirelag.render.rows import method_cells, timed
 from wirelag.render.tables import (
     duration,
+    figures,
     layout,
     mean_with_bounds,
     more_groups,
     order_text,
-    quantiles,
     shown_groups,
     slowest_lines,
+    sorted_by,
 )
 
 if TYPE_CHECKING:
@@ -39,16 +40,22 @@ def table(result: ResponseResult) -> list[str]:
         (f"by {result.by}, {order_text(result)}", shown_groups(result)),
     ]
     lines: list[str] = []
+    names = [*SHOWN, *sorted_by(result, (*SHOWN, "mean"))]
+    pairs_head = [*(f"{name:>8}" for name in names), _MEAN, *(f"{name:>8}" for name in PARTS)]
+    parts_at = 2 + len(names) + 1
+    places = sorted((3, 2, 4)[: len(names)], key=lambda at: names[at - 2] == result.sort)  # that column goes last
+    pairs_drop = (*range(parts_at + 3, parts_at - 1, -1), *places)
     for estimator, cells, head, drop in (
-        ("pairs", _pairs_cells, _PAIRS_HEAD, (8, 7, 6, 5, 3, 2)),
+        ("pairs", partial(_pairs_cells, names), pairs_head, pairs_drop),
         ("pirate", _epoch_cells, _EPOCHS_HEAD, (5, 4, 3, 6, 7)),
     ):
         own = [(title, [one for entry in entries for one in _of(entry, estimator)]) for title, entries in parts]
         shown = [entry for _, entries in own for entry in entries]
         title, method = method_cells(shown)
         if shown:
-            first = [f"{'responses':>9}", title.removesuffix("  ")]
-            lines += layout(own, [*first, *head], partial(_line, method, cells), WIDEST_KEY, drop)
+            width = max(9, *(len(timed(entry.report)) for entry in shown))
+            first = [f"{'responses':>{width}}", title.removesuffix("  ")]
+            lines += layout(own, [*first, *head], partial(_line, width, method, cells), WIDEST_KEY, drop)
     return lines + more_groups(result) + slowest_lines(result) + result.notes
 
 
@@ -56,23 +63,23 @@ def _of(entry: Entry, estimator: str) -> list[Entry]:
     return [one for one in entry.by_method() if one.report.estimator == estimator]
 
 
-def _line(method: Callable[[Report], str], cells: Callable[[Report], list[str]], entry: Entry) -> list[str]:
-    return [f"{entry.report.samples:>9,}", method(entry.report).removesuffix("  "), *cells(entry.report)]
+def _line(width: int, method: Callable[[Report], str], cells: Callable[[Report], list[str]], entry: Entry) -> list[str]:
+    return [f"{timed(entry.report):>{width}}", method(entry.report).removesuffix("  "), *cells(entry.report)]
 
 
+SHOWN: Final = ("p50", "p99")  # figures that every table of exchanges has
 _MEAN: Final = f"{'mean, 95% interval':^28}"
-_PAIRS_HEAD: Final = (f"{'p50':>8}", f"{'p99':>8}", _MEAN, *(f"{name:>8}" for name in PARTS))
 _EPOCHS_HEAD: Final = (
     *(_MEAN, f"{'think':>8}", f"{'network':>8}", f"{'in flight':>9}", f"{'answered':>14}", "confidence"),
 )
 
 
-def _pairs_cells(report: Report) -> list[str]:
+def _pairs_cells(names: Sequence[str], report: Report) -> list[str]:
     """The cells of exchanges seen both ways."""
     if report.mean is None:
         return [report.reason or ""]
     parts = [f"{duration(report.details[name]):>8}" for name in PARTS]
-    return [*quantiles(report, ("0.5", "0.99")), f"{mean_with_bounds(report):^28}", *parts]
+    return [*figures(report, names), f"{mean_with_bounds(report):^28}", *parts]
 
 
 def _epoch_cells(report: Report) -> list[str]:

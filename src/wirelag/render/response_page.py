@@ -42,6 +42,7 @@ def _of_epochs(result: ResponseResult, epochs: Epochs) -> str:
             ],
             groups=[(entry.key, entry.report) for entry in result.groups],
             by=result.by,
+            order=order_text(result),
             notes=[line for line in result.notes if line not in result.abstained],  # the page shows these in a table
             warnings=result.warnings,
             counts=result.counts,
@@ -58,6 +59,7 @@ def _of_exchanges(result: ResponseResult) -> str:
             views=[View("", result.total, *_over_time(result))],
             groups=[entry for entry in result.groups if entry.report.samples and entry.report.estimator == "pairs"],
             order=order_text(result),
+            sort=result.sort,
             by=result.by,
             notes=result.notes,
             warnings=result.warnings,

@@ -76,6 +76,12 @@ def method_of(report: Report) -> str:
     return "+".join(report.details.get("method", ())) or report.estimator
 
 
+def timed(report: Report) -> str:
+    """How many responses the figures are of, and of how many exchanges if some have no time of their own."""
+    exchanges = report.details.get("exchanges", report.samples)
+    return f"{report.samples:,}" + (f" of {exchanges:,}" if exchanges > report.samples else "")
+
+
 def method_cells(entries: Sequence[Entry]) -> tuple[str, Callable[[Report], str]]:
     """The column that names methods: its head, and the cell of a report."""
     width = max([len("method"), *(len(method_of(entry.report)) for entry in entries)])

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wirelag.render.tables import (
     Pictures,
+    figures,
     layout,
     mean_with_bounds,
     more_groups,
     order_text,
-    quantiles,
     shown_groups,
     slowest_lines,
+    sorted_by,
 )
 from wirelag.stats.distribution import Distribution
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from wirelag.measure.result import Entry
     from wirelag.measure.rtt import RttResult
     from wirelag.render.html.charts import Intervals, Parts
+
+SHOWN: Final = ("p50", "p90", "p99")  # figures that every table has
 
 
 def table(result: RttResult) -> list[str]:
@@ -31,13 +34,16 @@ def table(result: RttResult) -> list[str]:
     for delays in (*both, result.total.delays):
         whole.merge(delays)
     pictures = Pictures(whole)
-    head = [f"{'':<13}", f"{'samples':>9}", *(f"{name:>8}" for name in ("p50", "p90", "p99"))]
+    names = [*SHOWN, *sorted_by(result, (*SHOWN, "mean"))]
+    head = [f"{'':<13}", f"{'samples':>9}", *(f"{name:>8}" for name in names)]
     head += [f"{'mean, 95% interval':^24}", pictures.axis]
-    where = f" {_leg_text(result.ranked)}" if result.ranked in ("server", "client") else ""
+    where = {"both": " of both legs"}.get(result.ranked, f" {_leg_text(result.ranked)}")
     title = f"by {result.by}, {order_text(result, where)}"
     parts = [("", [result.total]), ("over time (UTC)", result.intervals), (title, shown_groups(result))]
     lined = [(title, [line for entry in entries for line in _lines(entry)]) for title, entries in parts]
-    lines = layout(lined, head, lambda line: [f"{line.leg:<13}", *delay_cells(line.entry, pictures)], drop=(6, 3, 4, 2))
+    places = sorted((3, 4, 2, 5)[: len(names)], key=lambda at: names[at - 2] == result.sort)  # that column goes last
+    drop = (len(head) - 1, *places)
+    lines = layout(lined, head, lambda line: [f"{line.leg:<13}", *delay_cells(line.entry, pictures, names)], drop=drop)
     return lines + more_groups(result) + slowest_lines(result) + result.notes
 
 
@@ -60,14 +66,13 @@ def _lines(entry: Entry) -> Iterator[_Line]:
         yield _Line(entry.key if i == 0 else "", _leg_text(leg), one)
 
 
-def delay_cells(entry: Entry, pictures: Pictures) -> list[str]:
+def delay_cells(entry: Entry, pictures: Pictures, names: Sequence[str] = SHOWN) -> list[str]:
     """The figures of a distribution."""
     report = entry.report
     if not report.samples:
         return [f"{0:>9,}", report.reason or "no samples"]
     mean = mean_with_bounds(report)
-    figures = quantiles(report, ("0.5", "0.9", "0.99"))
-    return [f"{report.samples:>9,}", *figures, f"{mean:^24}", pictures.of(entry)]
+    return [f"{report.samples:>9,}", *figures(report, names), f"{mean:^24}", pictures.of(entry)]
 
 
 def parts_over_time(result: RttResult, leg: str) -> tuple[Parts, Intervals]:
@@ -92,6 +97,7 @@ def page(result: RttResult) -> str:
             views=views,
             groups=result.groups,
             order=order_text(result),
+            sort=result.sort,
             ranked=result.ranked if result.ranked in ("server", "client") else "",
             by=result.by,
             notes=[note for note in result.notes if note != result.coverage],

@@ -155,20 +155,32 @@ def slowest_lines(result: DelayResult) -> list[str]:
     """The slowest samples: how long, when, and the display filter that shows their packets in Wireshark."""
     if not result.slowest:
         return []
-    leg = result.report.details.get("leg")
-    where = f" to the {leg}" if leg in ("server", "client") else ""
+    leg = result.report.details.get("leg", "")
+    where = f" to the {leg}" if leg in ("server", "client") else " single delays of either leg" * bool(leg)
     lines = [f"slowest{where} (UTC), with a display filter for Wireshark"]
     several = len({capture for one in result.slowest for capture in one.filters}) > 1
     for one in result.slowest:
         filters = [f"{capture}: {text}" if several else text for capture, text in one.filters.items()]
-        lines.append(f"{format_duration(one.delay_ns):>9}  {format_time(one.time_ns)}  {'; '.join(filters)}")
+        to = f"  to the {one.leg}" if leg in ("both", "mixed") else ""
+        lines.append(f"{format_duration(one.delay_ns):>9}{to}  {format_time(one.time_ns)}  {'; '.join(filters)}")
     return lines
 
 
 def order_text(result: DelayResult, where: str = "") -> str:
-    """What groups are in order of."""
+    """What groups are in order of, as far as they are."""
     kept = "" if result.all_kept else ", of the groups kept"
-    return f"{'most samples' if result.sort == 'samples' else f'largest {result.sort}'}{where} first{kept}"
+    few = ", those with few samples last" if all(result.few) else ""
+    return f"{'most samples' if result.sort == 'samples' else f'largest {result.sort}'}{where} first{few}{kept}"
+
+
+def sorted_by(result: DelayResult, shown: Sequence[str]) -> list[str]:
+    """The figure that groups are in order of, if the columns shown are without it: it gets a column, too."""
+    return [result.sort] if len(result.groups) and result.sort not in (*shown, "samples") else []
+
+
+def figures(report: Report, names: Sequence[str]) -> list[str]:
+    """A cell for each figure."""
+    return [f"{duration(report.figure(name)):>8}" for name in names]
 
 
 def cut(text: str, width: int) -> str:
@@ -186,11 +198,6 @@ def mean_with_bounds(report: Report) -> str:
     bounds = report.ci95.get("mean")
     between = f"{duration(bounds[0])} to {duration(bounds[1])}" if bounds else ""
     return ", ".join(part for part in (duration(report.mean), between) if part)
-
-
-def quantiles(report: Report, names: Sequence[str]) -> list[str]:
-    """A cell for each quantile."""
-    return [f"{duration(report.quantiles[name]):>8}" for name in names]
 
 
 class Pictures:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from wirelag.packets.batch import to_address
 from wirelag.report import Report
 from wirelag.stats.queue_drain import Drain
+from wirelag.stats.ranking import FEWEST
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
@@ -189,6 +190,16 @@ class Flows:
             "low": (mean_ns - bound_ns) / 1e9,
             "high": (mean_ns + bound_ns) / 1e9,
         }
+
+    def slowest_first(self, means: Array | None = None) -> npt.NDArray[np.intp]:
+        """Rows by their mean, the largest first; then those with too few packets timed for a place, then without one.
+
+        `means` are those of `table`, if already computed.
+        """
+        means = self.table()["mean"] if means is None else means
+        unknown = np.isnan(means)
+        few = self.column("timed") < np.uint64(FEWEST)
+        return np.lexsort((self.column("key"), -np.where(unknown, 0, means), few, unknown))
 
     def ends(self, row: int) -> tuple[str, int, str, int, int]:
         """Source and destination of a record, address and port each, and its protocol."""

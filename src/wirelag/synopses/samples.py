@@ -129,10 +129,9 @@ class Samples:
     def report_of(self, whole: Distribution, estimator: str, quantity: Quantity, leg: str) -> Report:
         """The report of these delays; the figures of each leg are beside them."""
         of_legs = {name: Figures.of(one) for name, one in self._by_leg().items()}
-        counts = dict(sorted(self.counts.items())) if self.tag is None else None
-        return report_of_legs(
-            of_legs, of_legs.get(leg) or Figures.of(whole), leg, estimator, quantity, self.packets, counts
-        )
+        # The packets of a group are not counted.
+        packets, counts = (self.packets, dict(sorted(self.counts.items()))) if self.tag is None else (None, None)
+        return report_of_legs(of_legs, of_legs.get(leg) or Figures.of(whole), leg, estimator, quantity, packets, counts)
 
     def _by_leg(self) -> dict[str, Distribution]:
         """The delays of each leg that has any."""
@@ -146,7 +145,7 @@ def report_of_legs(
     leg: str,
     estimator: str,
     quantity: Quantity,
-    packets: int,
+    packets: int | None,
     counts: dict[str, int] | None = None,
 ) -> Report:
     """The report of a leg, or of both, from the figures of each leg that has delays."""
@@ -155,9 +154,6 @@ def report_of_legs(
         "legs": {name: _plain(one.facts, one.why_none) for name, one in of_legs.items()},
         "no_interval": shown.why_none if shown.facts["samples"] else None,
     }
-    means = [of_legs[name].facts["mean"] if name in of_legs else None for name in LEGS]
-    # Both legs together: the delay of a connection's packets from end to end and back.
-    details["both_legs"] = None if None in means else sum(means)
     if counts is not None:
         details["counts"] = counts
     # If a method sees only some delays, each sample stands for several.

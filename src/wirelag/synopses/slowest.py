@@ -22,9 +22,14 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 SLOW: Final = np.dtype(
-    [("delay_ns", "<i8"), ("time_ns", "<i8"), ("first", "<u8"), ("last", "<u8"), ("ends", "<u8", (5,))]
+    [("delay_ns", "<i8"), ("time_ns", "<i8"), ("first", "<u8"), ("last", "<u8"), ("ends", "<u8", (5,)), ("leg", "u1")]
 )
-"""A delay, when it began, the places of its first and last packet (frames.py), and its endpoints."""
+"""A delay, when it began, the places of its first and last packet (frames.py), its endpoints, and its leg.
+
+A leg is an index of LEGS, or `NO_LEG`.
+"""
+
+NO_LEG: Final = len(LEGS)
 
 
 class Slowest:
@@ -56,7 +61,7 @@ class Slowest:
             self._least = int(self.rows["delay_ns"][-1])
 
     def of_leg(self, leg: str, packets: PacketBatch, samples: SampleBatch) -> None:
-        """Add round trips of a leg, or of both as one."""
+        """Add round trips of a leg; where that is neither, of both, each with its own leg."""
         delays_ns = samples.delays_ns
         mine = np.flatnonzero(delays_ns > self._least)  # few, once there are as many as may be
         if leg in LEGS:
@@ -69,7 +74,7 @@ class Slowest:
         found["delay_ns"] = delays_ns[chosen]
         found["time_ns"] = responses.time_ns - delays_ns[chosen]
         found["last"] = self.last_frames.of(responses)
-        found["ends"] = endpoints(responses)
+        found["ends"], found["leg"] = endpoints(responses), samples.legs[chosen]
         self.add(found)
 
     def of_packets(self, crossed: Crossed) -> None:
@@ -80,6 +85,7 @@ class Slowest:
         found = np.zeros(len(chosen), SLOW)
         found["delay_ns"], found["time_ns"] = crossed.delays_ns[chosen], crossed.sent_ns[chosen]
         found["first"], found["last"] = crossed.up_about[chosen, 0], crossed.down_about[chosen, 0]
+        found["leg"] = NO_LEG
         self.add(found)
 
     def of_exchanges(self, exchanges: Exchanges) -> None:
@@ -92,5 +98,5 @@ class Slowest:
         found = np.zeros(len(chosen), SLOW)
         found["delay_ns"], found["time_ns"] = delays_ns, rows["request_ns"]
         found["first"], found["last"] = rows["begin_frame"], rows["last_frame"]
-        found["ends"] = rows["ends"]
+        found["ends"], found["leg"] = rows["ends"], NO_LEG
         self.add(found)

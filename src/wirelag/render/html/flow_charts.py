@@ -46,7 +46,7 @@ class Points:
     def of(cls, flows: Flows, less_s: float = 0.0, delays_s: Floats | None = None) -> Points:
         """All flows with a known delay, minus a fixed part; `delays_s`: their means, if already computed."""
         delays_s = flows.table()["mean"] if delays_s is None else delays_s
-        rows = np.lexsort((flows.column("key"), -delays_s))[: int(np.isfinite(delays_s).sum())]
+        rows = flows.slowest_first(delays_s)[: int(np.isfinite(delays_s).sum())]
         first_s, last_s = (flows.column(name)[rows] / 1e9 for name in ("first_ns", "last_ns"))
         return cls(first_s + (last_s - first_s) / 2, flows.column("bytes")[rows].astype(np.float64),
                    delays_s[rows] - less_s)  # fmt: skip
@@ -60,7 +60,7 @@ def drawn(flows: Flows, delays_s: Floats | None = None) -> Flows:
     delays_s, sizes = flows.table()["mean"] if delays_s is None else delays_s, flows.column("bytes")
     known = np.flatnonzero(np.isfinite(delays_s))
     if len(known) > MOST_POINTS:
-        order = known[np.lexsort((flows.column("key")[known], -delays_s[known]))]
+        order = flows.slowest_first(delays_s)[: len(known)]
         slowest, rest = order[:SLOWEST], order[SLOWEST:]
         rest = rest[np.argsort(sizes[rest], kind="stable")[::-1]]
         others = np.random.default_rng(0).choice(rest[SLOWEST:], MOST_POINTS - 2 * SLOWEST, replace=False)

@@ -32,7 +32,8 @@ class FlowsPage(Frame):
     flows: Flows  # the selected flows, a record each
     points: Entries  # `flow_charts.drawn` of them, slowest first
     spans: Sequence[SpanEntry]  # in order of time; empty without intervals
-    groups: Entries  # slowest first; empty if flows are listed
+    groups: Entries  # in order; empty if flows are listed
+    order: str = "slowest first"  # what they are in order of
     by: str
     refused: Mapping[str, int]  # references, by reason
     rate: str  # drain rate of the queue, as text; empty if unknown
@@ -71,9 +72,9 @@ def render_flows(page: FlowsPage) -> str:
     ):
         if entries:
             few = entries[:MOST_BARS]
-            of = f"The {len(few)} slowest of {count:,}" if len(few) < count else "All"
-            text = f"{of}, by their mean; lines are 95% intervals."
-            add(name, means(few), title, text, 110 + 26 * len(few), _entries_table(by, entries, count))
+            of = f"The first {len(few)} of {count:,}" if len(few) < count else "All"
+            text = f"{of}, {page.order}; their means, and lines as 95% intervals."
+            add(name, means(few), title, text, 110 + 26 * len(few), _entries_table(page, by, entries, count))
     sections.append(_method(page, less_s))
     sections.append(coverage(page))
     return document(page, "\n".join(sections), figures)
@@ -189,14 +190,14 @@ def _cells(report: Report) -> list[str]:
     ]
 
 
-def _entries_table(by: str, entries: Entries, count: int) -> str:
+def _entries_table(page: FlowsPage, by: str, entries: Entries, count: int) -> str:
     rows = [[escape(name), *_cells(report)] for name, report in entries[:MOST_GROUPS]]
-    shown = table(f"Delays by {by}, slowest first", (by, *_HEADS), rows[:MOST_BARS])
+    shown = table(f"Delays by {by}, {page.order}", (by, *_HEADS), rows[:MOST_BARS])
     if len(rows) > MOST_BARS:
         rest = rows[MOST_BARS:]
-        shown += folded(f"The next {len(rest)}", table("The next slowest", (by, *_HEADS), rest))
+        shown += folded(f"The next {len(rest)}", table("The next", (by, *_HEADS), rest))
     more = count - len(rows)
-    return shown + (f"<p>and {more:,} more, which are faster or unknown: --format csv lists all.</p>" if more else "")
+    return shown + (f"<p>and {more:,} more: --format csv lists all.</p>" if more else "")
 
 
 def _method(page: FlowsPage, less_s: float) -> str:

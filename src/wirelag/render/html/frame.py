@@ -111,16 +111,18 @@ def slowest(frame: Frame) -> list[str]:
     """A section with the slowest samples, if they are known, and the display filters that show their packets."""
     if not frame.slowest:
         return []
+    legs = any(one.leg for one in frame.slowest)
     rows = [
         [
             delay(one.delay_ns / 1e9),
+            *([f"to the {one.leg}"] if legs else []),
             escape(format_time(one.time_ns)),
             "<br>".join(f"{escape(capture)}: <code>{escape(text)}</code>" for capture, text in one.filters.items()),
         ]
         for one in frame.slowest
     ]
     text = "To look at these packets, paste a filter into Wireshark."
-    shown = table("Slowest", ("delay", "from (UTC)", "display filter"), rows)
+    shown = table("Slowest", ("delay", *(["leg"] if legs else []), "from (UTC)", "display filter"), rows)
     return [f"<section><h2>The slowest</h2><p>{text}</p>{shown}</section>"]
 
 

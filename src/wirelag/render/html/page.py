@@ -22,6 +22,7 @@ from wirelag.render.html.frame import (
     slowest,
     table,
 )
+from wirelag.render.rows import timed
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
 from wirelag.units import format_duration
@@ -55,6 +56,7 @@ class Page(Frame):
     views: Sequence[View]
     groups: Sequence[Entry] = ()  # in order
     order: str = ""  # what they are in order of: "largest p50 first"
+    sort: str = ""  # that figure
     ranked: str = ""  # the leg by which they are in order
     by: str = ""
     what: str = "round trips"  # as people call several of what is measured
@@ -131,8 +133,9 @@ def _lead(page: Page, view: View) -> str:
     """The quantiles of a view, as a sentence and as tiles."""
     report = view.entry.report
     where = f"{escape(view.name[:1].upper() + view.name[1:])}, half" if view.name else "Half"
+    what = escape(page.what) + _exchanges(report)
     parts = [
-        f"{label} of {report.samples:,} {escape(page.what)} took at most {_said(report, q)}" if q == "0.5" else
+        f"{label} of {report.samples:,} {what} took at most {_said(report, q)}" if q == "0.5" else
         f"{label} at most {_said(report, q)}"
         for q, label in zip(QUANTILES, (where, "90%", "99%"), strict=True)
     ]  # fmt: skip
@@ -147,6 +150,12 @@ def _lead(page: Page, view: View) -> str:
     return f'<p class="lead">{"; ".join(parts)}.{brackets}</p><dl class="tiles">{tiles}</dl>'
 
 
+def _exchanges(report: Report) -> str:
+    """How many exchanges there were, if some have no time of their own."""
+    exchanges = report.details.get("exchanges", report.samples)
+    return f" (of {exchanges:,} exchanges)" if exchanges > report.samples else ""
+
+
 def _said(report: Report, q: str) -> str:
     low_high = report.ci95.get(q)
     between = f" ({duration(low_high[0])} to {duration(low_high[1])})" if low_high else ""
@@ -159,7 +168,7 @@ _NUMBERS: Final = ("samples", "p50", "p90", "p99", "mean", "mean, 95% interval",
 def _numbers(report: Report) -> list[str]:
     quantiles = [delay(report.quantiles.get(q)) for q in QUANTILES]
     return [
-        f"{report.samples:,}",
+        timed(report),
         *quantiles,
         delay(report.mean),
         bounds(report, "mean", "-"),
@@ -194,12 +203,14 @@ def _groups_text(page: Page) -> str:
 
 def _groups_table(page: Page) -> str:
     shown = list(page.groups[:MOST_GROUPS])
-    legs = bool(page.ranked)
-    rows = []
+    legs, own = bool(page.ranked), [page.sort] * (page.sort not in ("", *_NUMBERS, "max"))
+    rows: list[list[str]] = []
     for entry in shown:
         each = {f"to the {leg}": one for leg, one in entry.legs.items()} if legs else {"": entry}
-        rows += [[escape(entry.key), *([leg] if legs else []), *_numbers(one.report)] for leg, one in each.items()]
+        for leg, one in each.items():
+            numbers = [*_numbers(one.report), *(delay(one.report.figure(name)) for name in own)]
+            rows.append([escape(entry.key), *([leg] if legs else []), *numbers])
     more = len(page.groups) - len(shown)
     note = f"<p>and {more:,} more: --format csv lists all.</p>" if more else ""
-    heads = (page.by, *(("leg",) if legs else ()), *_NUMBERS)
+    heads = (page.by, *(("leg",) if legs else ()), *_NUMBERS, *own)
     return table(f"Delays by {page.by}, {page.order}", heads, rows) + note

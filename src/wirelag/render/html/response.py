@@ -12,7 +12,7 @@ from wirelag.render.html.frame import Frame, bounds, chart, coverage, delay, doc
 from wirelag.render.html.oneway_charts import SpanEntry, means
 from wirelag.render.html.page import MOST_BARS, MOST_GROUPS, Page, render
 from wirelag.render.html.response_charts import height, over_time, split
-from wirelag.render.rows import method_of
+from wirelag.render.rows import method_of, timed
 from wirelag.report import Report
 from wirelag.synopses.epochs import MEANING, Epochs
 
@@ -48,8 +48,9 @@ class ResponsePage(Frame):
     total: Report
     epochs: Epochs
     spans: Sequence[SpanEntry]  # in order of time, without gaps; empty if there are no epochs
-    groups: Entries  # slowest first, then those without an estimate
+    groups: Entries  # in order
     by: str
+    order: str = "largest mean first"  # what they are in order of
 
 
 def render_response(page: ResponsePage) -> str:
@@ -67,10 +68,10 @@ def render_response(page: ResponsePage) -> str:
         add("time", over_time(page.epochs, page.spans), "Over time", text, height(page.epochs), _time_table(page))
     few = page.groups[:MOST_BARS]
     if any(report.samples for _, report in few):
-        of = f"The {len(few)} slowest of {len(page.groups):,}" if len(few) < len(page.groups) else "All"
-        text = f"{of}, by their mean; lines are 95% intervals."
+        of = f"The first {len(few)} of {len(page.groups):,}" if len(few) < len(page.groups) else "All"
+        text = f"{of}, {page.order}; lines are 95% intervals."
         figure = means(few, "mean latency")
-        add("groups", figure, f"Slowest by {page.by}", text, 110 + 26 * len(few), _groups_table(page))
+        add("groups", figure, f"Means by {page.by}", text, 110 + 26 * len(few), _groups_table(page))
     elif few:
         sections.append(f"<section><h2>By {escape(page.by)}</h2>{_groups_table(page)}</section>")
     sections.append(_abstained(page.total))
@@ -157,12 +158,12 @@ def _why(report: Report) -> str:
 
 def _groups_table(page: ResponsePage) -> str:
     rows = [[escape(name), *_cells(report)] for name, report in page.groups[:MOST_GROUPS]]
-    shown = table(f"Latency by {page.by}, slowest first", (page.by, *_HEADS), rows[:MOST_BARS])
+    shown = table(f"Latency by {page.by}, {page.order}", (page.by, *_HEADS), rows[:MOST_BARS])
     if len(rows) > MOST_BARS:
         rest = rows[MOST_BARS:]
-        shown += folded(f"The next {len(rest)}", table("The next slowest", (page.by, *_HEADS), rest))
+        shown += folded(f"The next {len(rest)}", table("The next", (page.by, *_HEADS), rest))
     more = len(page.groups) - len(rows)
-    return shown + (f"<p>and {more:,} more, which are faster or unknown: --format csv lists all.</p>" if more else "")
+    return shown + (f"<p>and {more:,} more: --format csv lists all.</p>" if more else "")
 
 
 def _time_table(page: ResponsePage) -> str:
@@ -236,7 +237,7 @@ def _estimated(by: str, entries: Entries) -> tuple[Figure, str]:
 
 def _split_table(by: str, entries: Sequence[Entry]) -> str:
     rows = [
-        [escape(entry.key), escape(method_of(entry.report)), f"{entry.report.samples:,}", delay(entry.report.mean),
+        [escape(entry.key), escape(method_of(entry.report)), timed(entry.report), delay(entry.report.mean),
          *(delay(entry.report.details[name]) for name in ("network", "server", "transfer", "think", "batch"))]
         for entry in entries
     ]  # fmt: skip

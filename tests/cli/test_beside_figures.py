@@ -1,0 +1,151 @@
+"""What stands beside figures, and what was decided before: legs, counts, columns, headings, files of `cut`."""
+
+import json
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.support.command import wirelag
+from tests.support.simulated_captures import write_simulation
+from wirelag.sim import Scenario, simulate
+from wirelag.units import format_duration
+
+# ---- what stands beside a figure ----
+
+
+def test_the_slowest_of_both_legs_name_their_leg(shared_data: Path) -> None:
+    """They are single delays, each of one leg; the figures of both legs are sums, and JSON has one of these."""
+    capture = shared_data / "rtt/zeek/ssh.pcap.gz"
+    for leg in ("server", "client", "both", "mixed"):
+        words = ("rtt", capture, "--leg", leg, "--top", "60")
+        said = json.loads(wirelag(*words, "--format", "json").stdout)
+        found = [one["leg"] for one in said["slowest"]]
+        assert set(found) == ({"server", "client"} if leg in ("both", "mixed") else {leg})
+        delays = [one["delay"] for one in said["slowest"]]
+        assert delays[0] == pytest.approx(max(said["legs"][one]["max"] for one in set(found)))
+        assert "both_legs" not in said
+        text = wirelag(*words).stdout
+        head = "slowest single delays of either leg" if leg in ("both", "mixed") else f"slowest to the {leg}"
+        assert f"{head} (UTC)" in text
+        places = re.findall(r"^ +[\d.]+ \w+  to the (\w+)  \d{4}-", text, re.MULTILINE)
+        assert places == (found if leg in ("both", "mixed") else [])
+
+
+@pytest.mark.parametrize("words", [("rtt", "--by", "server"), ("response", "--by", "flow", "--interval", "1s")])
+def test_packets_are_those_of_the_row_or_not_told(shared_data: Path, words: tuple[str, ...], tmp_path: Path) -> None:
+    """A group's packets are not counted; those of the whole are one number in every form."""
+    command, *rest = words
+    capture = shared_data / "rtt/redart/long_cap_2.pcap.gz"
+    said = json.loads(wirelag(command, capture, *rest, "--format", "json").stdout)
+    assert said["groups"]
+    assert not any("packets" in group or "packets" in group.get("estimated", {}) for group in said["groups"])
+    wirelag(command, capture, *rest, "-o", tmp_path / "all.csv")
+    rows = pl.read_csv(tmp_path / "all.csv", infer_schema_length=None)
+    assert set(rows.filter(scope="all")["packets"]) == {said["packets"]}
+    assert rows.filter(scope="group")["packets"].null_count() == len(rows.filter(scope="group")) > 0
+
+
+@pytest.mark.parametrize("sort", ["p90", "p95", "p99.9", "max", "std"])
+@pytest.mark.parametrize("command", ["rtt", "response", "oneway"])
+def test_the_figure_that_groups_are_in_order_of_has_a_column(shared_data: Path, command: str, sort: str) -> None:
+    pair = [shared_data / f"twopoint/mptcpanalyzer-0.3.2/{side}_1_tcp_only.pcap.gz" for side in ("client", "server")]
+    captures = pair if command == "oneway" else [shared_data / "rtt/zeek/ssh.pcap.gz"]
+    words = (command, *captures, "--by", "flow", "--sort", sort, "--top", "3")
+    lines = wirelag(*words).stdout.splitlines()
+    name = "deviation" if (command, sort) == ("oneway", "std") else sort
+    end = lines[0].index(f" {name} ") + len(name) + 1
+    groups = json.loads(wirelag(*words, "--format", "json").stdout)["groups"]
+    shown = next(i for i, line in enumerate(lines) if line.startswith("by flow, largest"))
+    cell = lines[shown + 1][:end].split()[-2:]
+    first = groups[0]["quantiles"].get(f"{float(sort[1:]) / 100:g}") if sort[0] == "p" else groups[0][sort]
+    assert " ".join(cell) == format_duration(first * 1e9)
+    narrow = wirelag(*words, environment={"COLUMNS": "90"}).stdout
+    assert name in narrow.split("\n")[0]
+
+
+def test_the_heading_says_that_groups_with_few_samples_come_last(shared_data: Path) -> None:
+    capture = shared_data / "rtt/PcapPlusPlus/example.pcap.gz"
+    for command, figure in (("rtt", "p50 to the server"), ("response", "mean")):
+        said = wirelag(command, capture, "--by", "server").stdout
+        assert f"by server, largest {figure} first, those with few samples last" in said.splitlines()
+        assert "groups come after the others, since they have fewer than 6 samples" in said
+    said = wirelag("rtt", capture, "--by", "server", "--sort", "max").stdout
+    assert "by server, largest max to the server first" in said.splitlines()
+
+
+def test_how_many_exchanges_a_figure_is_of_stands_beside_it(shared_data: Path, tmp_path: Path) -> None:
+    """p99 of 22 exchanges, where there were 42: the others overlap."""
+    capture = shared_data / "hidden/debian-ndpi-4.2/zoom2.pcap.gz"
+    page = tmp_path / "page.html"
+    said = wirelag("response", capture, "--server", "0.0.0.0/0:443", "--sla", "p99<2s", "--html", page).stdout
+    assert [line.split()[1:4] for line in said.splitlines() if "  pairs  " in line] == [["22", "of", "42"]] * 2
+    assert "not judged: 20 of 42 exchanges, without a time of their own" in said.splitlines()
+    assert "Half of 22 responses (of 42 exchanges) took at most" in page.read_text()
+    whole = wirelag("response", shared_data / "rtt/zeek/1000-requests-one-dropped-response.pcap.gz").stdout
+    assert "not judged" not in whole
+
+
+def test_times_that_are_too_coarse_are_told(shared_data: Path) -> None:
+    """A program took the time in steps of 10 ms: most responses have the time of their request."""
+    capture = shared_data / "hidden/mercury/geneve.pcap.gz"
+    said = json.loads(wirelag("rtt", capture, "--tunnels", "--format", "json").stdout)
+    text = wirelag("rtt", capture, "--tunnels").stdout
+    for leg, share in (("server", 68), ("client", 68)):
+        assert said["legs"][leg]["quantiles"]["0.5"] == 0
+        assert f"{share}% of delays to the {leg} are 0 ns, since request and response have the same time" in text
+    assert "0 ns, since" not in wirelag("rtt", shared_data / "rtt/zeek/ssh.pcap.gz").stdout
+
+
+# ---- files of synopses ----
+
+
+@pytest.fixture(scope="module")
+def cut_files(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> list[Path]:
+    folder = tmp_path_factory.mktemp("cut")
+    sides = [shared_data / f"twopoint/mptcpanalyzer-0.3.2/{side}_1_tcp_only.pcap.gz" for side in ("client", "server")]
+    sides.append(folder / "copy.pcap.gz")
+    sides[2].write_bytes(sides[0].read_bytes())
+    for name, side in zip("abc", sides, strict=True):
+        wirelag("cut", side, "--direction", "0.0.0.0/0>0.0.0.0/0", "--interval", "10s", "-o", folder / f"{name}.syn")
+    return [folder / f"{name}.syn" for name in "abc"]
+
+
+def test_cut_files_of_one_capture_are_not_two_points(cut_files: list[Path]) -> None:
+    up, down, copy = cut_files
+    assert "is it one capture twice?" in wirelag("oneway", up, copy, code=2).stderr
+    assert "is it one capture twice?" in wirelag("oneway", up, up, code=2).stderr
+    assert wirelag("oneway", up, copy, "--clock", "none").stdout
+    assert "one capture twice" not in wirelag("oneway", up, down, code=None).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--interval 1s", "--interval: was decided by `wirelag cut`: these files have intervals of 10 s; leave it out"),
+        ("--by flow", "--by: was decided by `wirelag cut`: these files have no classes"),
+        ("--estimator rda", "--estimator: was decided by `wirelag cut`: these files are of lda"),
+        ("--port 80", "--filter: was decided by `wirelag cut`: these files have packets of: all hosts and ports"),
+        ("--direction 10.0.0.0/8>0.0.0.0/0", "--direction: was decided by `wirelag cut`"),
+        ("--tunnels", "--tunnels: was decided by `wirelag cut`: these files have the outer packets"),
+        ("--interval 10s --estimator lda --direction 0.0.0.0/0>0.0.0.0/0", ""),
+    ],
+)
+def test_what_was_decided_when_files_were_cut_is_not_asked_again(cut_files: list[Path], words: str, said: str) -> None:
+    ran = wirelag("oneway", cut_files[0], cut_files[2], "--clock", "none", *words.split(), code=2 if said else 0)
+    assert said in ran.stderr
+
+
+def test_times_that_go_back_matter_only_with_intervals(tmp_path: Path) -> None:
+    simulation = simulate(Scenario(packets=4_000, seed=6, points=2))
+    write_simulation(simulation, tmp_path / "sent.pcap", tmp_path / "down.pcap")
+    with (tmp_path / "sent.pcap").open("rb") as file:
+        head, records = file.read(24), []
+        while record := file.read(16):
+            records.append(record + file.read(int.from_bytes(record[8:12], "little")))
+    disordered = [record for pair in zip(records[1::2], records[::2], strict=False) for record in pair]
+    (tmp_path / "up.pcap").write_bytes(head + b"".join(disordered))
+    words = ("oneway", tmp_path / "up.pcap", tmp_path / "down.pcap")
+    assert "go back" not in wirelag(*words).stdout
+    assert "go back: with --interval packets fall into the wrong one" in wirelag(*words, "--interval", "1s").stdout
