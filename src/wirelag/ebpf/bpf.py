@@ -29,6 +29,7 @@ Bytes = npt.NDArray[np.uint8]
 _NUMBERS: Final = {"x86_64": 321, "ppc64le": 361, "s390x": 351}  # numbers of the system call; 280 on all newer machines
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _NEXT, _PROGRAM_LOAD, _PIN, _GET = range(8)
 _RUN, _INFO, _BTF_LOAD, _FREEZE, _BATCH, _BATCH_DELETE, _LINK, _LINK_UPDATE = 10, 15, 18, 22, 24, 25, 28, 29
+_LIVE_FRAMES: Final = 2  # flag of a test run
 HASH, ARRAY, PROGRAMS, PER_CPU_HASH, PER_CPU_ARRAY, LRU_PER_CPU, RING = 1, 2, 3, 5, 6, 10, 27
 MAPPABLE, READ_ONLY_PROGRAM = 1 << 10, 1 << 7
 XDP, CLASSIFIER = 6, 3
@@ -314,6 +315,12 @@ class Program:
         _, left = call(_RUN, sizes + rest)
         _, result, _, size, _, _, _, duration_ns = struct.unpack_from("<IIIIQQII", left)
         return Ran(result, duration_ns, after.raw[:size])
+
+    def send(self, frame: bytes, count: int) -> None:
+        """Run it on copies of a frame that go where it sends them: out of an interface, or into this host."""
+        given = _room(frame)
+        sizes = struct.pack("<IIIIQQII", self.fd, 0, len(frame), 0, _at(given), 0, count, 0)
+        call(_RUN, sizes + struct.pack("<IIQQIII4x", 0, 0, 0, 0, _LIVE_FRAMES, 0, 0))
 
     def attach_xdp(self, interface: str, mode: Literal["native", "generic", "any"] = "any") -> Link:
         """Run it on all incoming packets: in the driver, or behind it if the driver does not support XDP."""
