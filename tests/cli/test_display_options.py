@@ -16,24 +16,16 @@ from tests.support.router_captures import with_prefixes, write_network
 from wirelag.cli import NAMES, command
 
 MPTCP = "twopoint/mptcpanalyzer-0.3.2"
+NODES = f"{MPTCP}/node0filtered.pcapng.gz", f"{MPTCP}/node1filtered.pcapng.gz"  # more packets than --tail
 HTTP = "rtt/zeek/1000-requests-one-dropped-response.pcap.gz"
 INPUTS = {
     "rtt": ("rtt", HTTP),
     "response": ("response", HTTP),
     "response, one direction": ("response", DATA / "response.pcap.gz"),
     "oneway": ("oneway", f"{MPTCP}/client_1_tcp_only.pcap.gz", f"{MPTCP}/server_1_tcp_only.pcap.gz"),
-    "oneway, lda": (
-        *("oneway", f"{MPTCP}/client_1_tcp_only.pcap.gz", f"{MPTCP}/server_1_tcp_only.pcap.gz"),
-        *("--estimator", "lda"),
-    ),
-    "oneway, rda": (
-        *("oneway", f"{MPTCP}/client_1_tcp_only.pcap.gz", f"{MPTCP}/server_1_tcp_only.pcap.gz"),
-        *("--estimator", "rda"),
-    ),
-    "oneway, finecomb": (
-        *("oneway", f"{MPTCP}/client_1_tcp_only.pcap.gz", f"{MPTCP}/server_1_tcp_only.pcap.gz"),
-        *("--estimator", "finecomb"),
-    ),
+    "oneway, lda": ("oneway", *NODES, "--estimator", "lda"),
+    "oneway, rda": ("oneway", *NODES, "--estimator", "rda"),
+    "oneway, finecomb": ("oneway", *NODES, "--estimator", "finecomb"),
     "rtt, fridge": ("rtt", HTTP, "--memory", "64k"),
     "flows": ("flows", f"{MPTCP}/server_2_filtered.pcapng.gz", "--upstream", f"{MPTCP}/client_2_filtered.pcapng.gz"),
     "plan": ("plan", SIX_ROUTERS, "--upgrade", "2"),
@@ -59,11 +51,14 @@ OPTIONS = {
         *GROUPED, "--by destination", "--by flow --sort max --top 1", "--segment A>B", "--samples ROWS",
         "--samples TEXT", "--by source --html PAGE --samples ROWS", "--interval 5s", "--interval 5s --samples ROWS",
     ),
-    "oneway, lda": (*GROUPED, "--by destination", "--segment A>B"),
-    "oneway, rda": ("--top 1 --sort max", "--html PAGE", "--by destination --format jsonl -o OUT"),
-    "oneway, finecomb": ("--top 1 --sort max", "--html PAGE", "--by destination"),
+    "oneway, lda": (*GROUPED, "--by destination", "--segment A>B", "--interval 1s", "--interval 100ms --html PAGE"),
+    "oneway, rda": (
+        "--top 1 --sort max", "--html PAGE", "--by destination --format jsonl -o OUT", "--interval 1s",
+        "--interval 100ms --by destination",
+    ),
+    "oneway, finecomb": ("--top 1 --sort max", "--html PAGE", "--by destination", "--interval 1s", "--interval 100ms"),
     "rtt, fridge": ("--by server --top 1", "--html PAGE", "--samples ROWS", "--interval 300ms", "--interval 2s"),
-    "flows": ("--interval 1s", "--by server", "--by client", "--most-flows 1", "--html PAGE", "-o OUT"),
+    "flows": ("--interval 1s", "--interval 100ms --by server", "--by server", "--by client", "--most-flows 1", "--html PAGE", "-o OUT"),
     "plan": ("--html PAGE", "-o OUT", "--brief"),
     "path": (
         "--interval 500ms", "--interval 2s --html PAGE", "--html PAGE", "-o OUT", "--quiet", "--sla mean<1h",
@@ -181,6 +176,17 @@ def test_what_is_shown_changes_no_figure(case: str, options: str, shared_data: P
         assert figures(text) == expected
     assert len(json.loads(expected)) >= 3
     assert all((tmp_path / name).stat().st_size for word, name in files.items() if word in options)
+
+
+EVERYWHERE = ("--interval", "--by", "--html")  # a new method, or memory, may make the total depend on them
+NOT_THERE = {"plan": EVERYWHERE[:2], "path": ("--by",), "info": EVERYWHERE, "watch": ("--html",)}
+
+
+@pytest.mark.parametrize("case", INPUTS)
+def test_every_method_is_tried_with_rows_and_groups(case: str) -> None:
+    """Before, one case of a command was enough: `oneway --interval` changed the total of every method but one."""
+    tried = {word for words in OPTIONS[case] for word in words.split()}
+    assert {*EVERYWHERE} - {*NOT_THERE.get(case.split(",")[0].split()[0], ())} <= tried
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -22,7 +22,7 @@ from wirelag.protocol.messages import ClockReading, Message, Seen
 from wirelag.protocol.results import Ends, Rank
 from wirelag.protocol.session import ANSWER_NS, LINGER_NS, SOON_NS, Rounds
 from wirelag.protocol.terms import Terms
-from wirelag.twopoint.spans import Span, cuts, spans_between
+from wirelag.twopoint.spans import Span, crossed, cuts, paired_by_delimiters
 
 RDA = Rda(buckets=600, tail=200)
 SHORT = Rda(short=True, rows=16, tail=200)
@@ -396,13 +396,15 @@ def delimited(path: Path) -> tuple[tuple[Agent, Agent], list[Message], list[Span
     """Agents with delimited intervals, their messages, and the result of both captures together."""
     terms = Terms(CUT_LDA, interval_ns=None, delimiters=DELIMITERS)
     agents = tuple(replace(agent, terms=terms) for agent in pair(path, CUT_LDA))
-    messages = []
-    for agent in agents:
-        for cut in cuts(CUT_LDA, "upstream", [agent.packets], None, DELIMITERS):
-            seen = Seen(cut.synopses[0].packets, 0, cut.interval.length_ns)
-            messages.append(agent.message(cut, seen))
-    sources = {point: [agent.packets] for point, agent in zip(CUT_LDA.points, agents, strict=True)}
-    truth = list(spans_between(CUT_LDA, sources, None, DELIMITERS))
+    sides = [list(cuts(CUT_LDA, "upstream", [agent.packets], None, DELIMITERS)) for agent in agents]
+    messages = [
+        agent.message(cut, Seen(cut.synopses[0].packets, 0, cut.interval.length_ns))
+        for agent, side in zip(agents, sides, strict=True)
+        for cut in side
+    ]
+    nothing = CUT_LDA.meter("upstream").cut(Interval(0, 0))
+    pairs = paired_by_delimiters(*sides, CUT_LDA.added)  # agents do not wait for what overtook a delimiter
+    truth = list(crossed(pairs, lambda _, __, up, down: CUT_LDA.cross(up, down), nothing, nothing))
     return (agents[0], agents[1]), messages, [span for span in truth if not span.open_ended]
 
 

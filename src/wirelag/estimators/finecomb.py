@@ -30,7 +30,7 @@ from wirelag.stats.moments import Moments
 from wirelag.stats.row_sums import Deviation, Rows, lowered, raised
 from wirelag.synopses.cache import Cached, CacheMeter
 from wirelag.synopses.crossing import Crossing
-from wirelag.synopses.delay_sample import DelaySample
+from wirelag.synopses.delay_sample import common, compared
 
 NAME: Final = "finecomb"
 COIN: Final = 3
@@ -109,14 +109,16 @@ class Finecomb:
         usable, tries = _kernels.finecomb_repair(
             ups, downs, up.stash_ids, up.stash_times_ns, down.stash_ids, down.stash_times_ns, self.rows, self.seed
         )
-        tail = DelaySample.between(up.tail, down.tail)
+        tail, *alone = compared(up.tail, down.tail)
         rows = Rows.difference(ups[1::3], downs[1::3], ups[0::3].copy(), usable > 0, 1, tail.median_ns)
         return Crossing(
             up.packets,
             down.packets,
-            Moments.of(rows.used, rows.sum_ns, rows.variance_ns2(self.deviation), min(up.packets, down.packets)),
+            Moments.of(rows.used, rows.sum_ns, rows.variance_ns2(self.deviation), common(up.tail, down.tail, alone)),
             tail=tail,
             tail_level=max(up.tail.level, down.tail.level),
+            single_up=alone[0],
+            single_down=alone[1],
             net_loss=True,
             wire_bytes=packed_size(down.to_fields()),
             details={

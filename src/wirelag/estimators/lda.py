@@ -30,7 +30,7 @@ from wirelag.stats.moments import Moments
 from wirelag.stats.row_sums import Deviation, Rows, lowered, raised
 from wirelag.synopses.cache import Cached, CacheMeter
 from wirelag.synopses.crossing import Crossing
-from wirelag.synopses.delay_sample import DelaySample
+from wirelag.synopses.delay_sample import DelaySample, common, compared
 
 NAME: Final = "lda"
 BUCKET_BYTES: Final = 16
@@ -113,16 +113,18 @@ class Lda:
         """The crossing from buckets that counted the same number of packets at both points."""
         counts = up.buckets[0::2].copy()
         usable = counts == down.buckets[0::2]
-        tail = DelaySample.between(up.tail, down.tail)
+        tail, *alone = compared(up.tail, down.tail)
         rows = Rows.difference(up.buckets[1::2], down.buckets[1::2], counts, usable, len(self.shifts), tail.median_ns)
         unlike = _unlike(rows, tail) if not usable.all() else np.zeros_like(rows.usable)
         rows = replace(rows, usable=rows.usable & ~unlike)
         return Crossing(
             up.packets,
             down.packets,
-            Moments.of(rows.used, rows.sum_ns, rows.variance_ns2(self.deviation), min(up.packets, down.packets)),
+            Moments.of(rows.used, rows.sum_ns, rows.variance_ns2(self.deviation), common(up.tail, down.tail, alone)),
             tail=tail,
             tail_level=max(up.tail.level, down.tail.level),
+            single_up=alone[0],
+            single_down=alone[1],
             net_loss=True,
             wire_bytes=packed_size(down.to_fields()),
             details={"usable_rows": int(rows.usable.sum()), "unlike_rows": int(unlike.sum())},

@@ -252,8 +252,6 @@ class MeasuredPair:
     intervals: int = 0
     undecoded: int = 0  # intervals that did not decode
     lost_delimiters: int = 0
-    interval_ns: int | None = None  # length of the intervals whose counters are compared
-    delimited: bool = False  # they are cut at packets, not by the clock
     keys: dict[int, str] = field(default_factory=dict)  # names of classes
     by: str = ""  # kind of classes, in files of synopses
     notes: list[str] = field(default_factory=list)
@@ -269,7 +267,7 @@ class MeasuredPair:
         """All intervals in one."""
         return self.crossings[0]
 
-    def take(self, spans: Iterable[Span], over_time: bool) -> None:
+    def take(self, spans: Iterable[Span], over_time: bool = False) -> None:
         """Sum intervals as they come; only the report of each is kept."""
         from wirelag.synopses.delay_sample import alike_within
         from wirelag.twopoint.spans import total
@@ -287,13 +285,28 @@ class MeasuredPair:
 
     def show(self, spans: Iterable[Span]) -> None:
         """Keep the reports of intervals, which only show the whole over time."""
-        for _ in self._pass(spans, over_time=True):
-            pass
+        from wirelag.twopoint.spans import total
+
+        if self.undecoded:
+            self.notes.append("the total did not decode: use more --buckets")
+        self.intervals = self.undecoded = 0
+        together = total(self._pass(spans, over_time=True))[0]
+        if (
+            together.net_loss
+            and "contradicted" not in together.details
+            and "contradicted" in together.checked().details
+        ):
+            self.notes.append(
+                f"intervals: the sums of {self.estimator}, added up, contradict the delays of single packets: do not "
+                f"trust the rows over time; those of rda and join are exact"
+            )
 
     def _pass(self, spans: Iterable[Span], over_time: bool) -> Iterator[Span]:
         from wirelag.stats.distribution import Distribution
+        from wirelag.synopses.crossing import lost_of
 
         nothing = Distribution()  # intervals keep only the shape
+        missing: list[int] = []  # of methods that only count packets
         for span in spans:
             self.intervals += 1
             self.undecoded += span.whole.details.get("decoded") is False
@@ -302,7 +315,10 @@ class MeasuredPair:
                 report = span.whole.report(self.estimator).during(span.interval)
                 key, shape = format_time(span.interval.start_ns), span.whole.tail.distribution().by_octave()
                 self.entries.append(Entry("interval", key, report, nothing, shape))
+                missing += [span.whole.missing] if span.whole.net_loss else []
             yield span
+        for row, lost in zip(self.entries, lost_of(missing), strict=False):
+            row.report = replace(row.report, details={**row.report.details, "lost": lost})
 
     def only_common_classes(self, known: set[int]) -> None:
         """Leave out classes that one point did not keep."""
@@ -333,17 +349,13 @@ def measure_pair(
     except NoPacketsError as error:
         return _nothing(pair, method, str(error))
     grouping = groups.largest(counted, CLASS_BYTES) if groups is not None and counted is not None else None
-    # Most methods compare the counters of intervals. To one that compares packets, intervals only change what is shown.
-    cut_ns = None if method.make().can.each_packet else interval_ns
-    estimator = method.make(expected := seen.within(cut_ns))
+    estimator = method.make(seen.within(None))
     estimator = estimator if each is None else each.told_by(estimator)
-    delimiters = method.delimiters(estimator, cut_ns, expected)
     measured = MeasuredPair(pair.name, alignment.clock, estimator.name, alignment=alignment)
     spans = partial(spans_between, ahead_ns=alignment.ahead_ns, steps=alignment.steps, whole=pair.whole)
-    measured.take(spans(estimator, pair.sources(alignment), cut_ns, delimiters, grouping), cut_ns is not None)
+    measured.take(spans(estimator, pair.sources(alignment), grouping=grouping))
     if not pair.whole() and not measured.whole.sent:
         raise WirelagError(f"{pair.name}: reading was stopped before any packet had passed both points")
-    measured.interval_ns, measured.delimited = cut_ns, delimiters is not None
     measured.left_out = {
         "backward": alignment.backward,
         "elsewhere": alignment.elsewhere,
@@ -352,10 +364,11 @@ def measure_pair(
     statistics = [point.read.statistics for point in (pair.up, pair.down) if point.read]
     measured.warnings = [line for point in (pair.up, pair.down) if point.read for line in point.read.warnings]
     measured.notes = [*pair.notes, *alignment.notes]
-    if cut_ns != interval_ns:
+    if interval_ns is not None:  # it only changes what is shown: the total is that of everything as one interval
         if pair.whole():
-            estimator = method.make(seen.within(interval_ns))
-            measured.show(spans(estimator, pair.sources(alignment), interval_ns))
+            estimator = method.make(expected := seen.within(interval_ns))
+            delimiters = method.delimiters(estimator, interval_ns, expected)
+            measured.show(spans(estimator, pair.sources(alignment), interval_ns, delimiters))
             measured.notes += [] if pair.whole() else ["only the intervals are partial: they are read after the total"]
         else:
             measured.notes.append("stopped before intervals were read, which is after the total")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from wirelag.units import format_duration
@@ -24,18 +23,10 @@ def explanations(measured: MeasuredPair) -> list[str]:
             f"{sample.negative:,} delays ({share:.1%}) are negative: these packets were seen downstream first, "
             f"or the clocks differ (--offset, --clock)"
         )
-    if _straddled(measured):
+    if contradicted := _contradicted(measured):
         notes.append(
-            "intervals are short for delays that vary so much: packets that straddle an edge are left out, and these "
-            "are the slow ones, so that the mean is too small; use rda or join, or a longer --interval"
-        )
-        for one in (measured.whole, *measured.crossings.values()):
-            one.too_small = "intervals are short for delays that vary so much"
-    if contradicted := crossing.details.get("contradicted"):
-        notes.append(
-            f"in {contradicted:,} of {measured.intervals:,} intervals the sums of {measured.estimator} contradict the "
-            f"delays of single packets (copies, or packets that overtake each other): these figures are those of the "
-            f"sampled packets; rda and join are exact"
+            f"in {contradicted} the sums of {measured.estimator} contradict the delays of single packets (copies, or "
+            f"packets that overtake each other): these figures are those of the sampled packets; rda and join are exact"
         )
     spoiled = _spoiled(crossing)
     if spoiled:
@@ -57,20 +48,12 @@ def explanations(measured: MeasuredPair) -> list[str]:
     return notes
 
 
-def _straddled(measured: MeasuredPair) -> bool:
-    """Whether sums of intervals miss slow packets, which begin in one interval and end in another.
-
-    Law: a packet with delay d straddles an edge with probability d / interval and is left out, which makes the mean too
-    small by variance / interval. Where packets keep their order and edges are packets, none straddles. Told where that
-    is 1% of the mean, or half of its own uncertainty.
-    """
-    crossing = measured.whole
-    if not crossing.net_loss or not measured.interval_ns or crossing.mean_ns is None or len(crossing.tail) < 2:
-        return False
-    if measured.delimited and not crossing.order.overtaken and not crossing.tail.disordered:
-        return False
-    missing_ns = float(crossing.tail.delays_ns.std()) ** 2 / measured.interval_ns
-    return missing_ns > min(0.01 * abs(crossing.mean_ns), crossing.moments.error_ns or math.inf)
+def _contradicted(measured: MeasuredPair) -> str:
+    """Where sums contradict the sample; "" if nowhere."""
+    found = ["the total"] if "contradicted" in measured.whole.details else []
+    if rows := sum("contradicted" in entry.report.details for entry in measured.entries):
+        found.append(f"{rows:,} of {len(measured.entries):,} intervals")
+    return " and ".join(found)
 
 
 def _spoiled(crossing: Crossing) -> str | None:

@@ -174,7 +174,8 @@ def _cross(terms: Terms, pairs: list[Pair], keys: dict[int, str], times: list[Ti
     estimator = terms.two_point
     if not isinstance(estimator, Rda):
         nothing = estimator.meter("upstream").cut(Interval(0, 0))
-        return list(crossed(pairs, lambda _, __, up, down: estimator.cross(up, down), nothing, nothing)), 0
+        found = crossed(pairs, lambda _, __, up, down: estimator.cross(up, down), nothing, nothing)
+        return list(settled(found, terms.interval_ns or 0)), 0
     rounds = _Rounds(terms, keys, times)
     empty = estimator.bind(Cached.empty(estimator.seed))
     spans = list(crossed(pairs, rounds.cross, empty, empty))

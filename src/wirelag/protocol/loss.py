@@ -69,7 +69,7 @@ def loss_of(crossing: Crossing, whole: Crossing, seen: Sequence[Seen], moved: Se
         for dropped, share, point in zip((up, down), shares, seen, strict=True)
     )
     if crossing.net_loss:
-        lost = (sent + up - received - down) * seen_too
+        lost = (crossing.missing + up - down) * seen_too
         variance = max(0.0, lost) * (1 - seen_too) + chance_up * seen_too**2
         may_move = (moved_up + moved_down) * seen_too
     else:

@@ -97,12 +97,11 @@ class Sla:
         return getattr(delays, f"{self.name}_ns")
 
     def holds(self, delays: Delays) -> bool | None:
-        """Whether it holds; None without data, or if the figure is too small to show that it does."""
+        """Whether it holds; None without data."""
         value = self.value(delays)
         if value is None:
             return None
-        below = value <= self.bound if self.inclusive else value < self.bound
-        return None if below and _too_small(delays) else below
+        return value <= self.bound if self.inclusive else value < self.bound
 
     def broken_by(self, many: Distributions) -> npt.NDArray[np.bool_]:
         """Which of many distributions are known to break it."""
@@ -121,8 +120,6 @@ class Sla:
         """The verdict in words."""
         if self.value(delays) is None:
             return f"{self.text}: cannot say"
-        if self.holds(delays) is None:
-            return f"{self.text}: cannot say, it is {self.value_text(delays)} or more: {_too_small(delays)}"
         return f"{self.text}: {'holds' if self.holds(delays) else 'does not hold'}, it is {self.value_text(delays)}"
 
     def value_text(self, delays: Delays) -> str:
@@ -131,11 +128,6 @@ class Sla:
         if value is None:
             return "unknown"
         return f"{value:.2%}" if self.limit_ns is not None else format_duration(value)
-
-
-def _too_small(delays: Delays) -> str | None:
-    """Why the figures are too small, if they are."""
-    return getattr(delays, "too_small", None)
 
 
 @dataclass(frozen=True)

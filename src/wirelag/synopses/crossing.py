@@ -6,6 +6,7 @@ Crossings of several intervals are added up: counts, moments (moments.py) and sa
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -52,7 +53,6 @@ class Crossing:
     parts: int = 0  # intervals summed
     wire_bytes: int = 0
     reason: str | None = None
-    too_small: str | None = None  # why its figures are too small, whatever the sample says
     details: dict[str, Any] = field(default_factory=dict)  # further fields of this method
     sink: CrossedSink | None = None  # takes the packets seen at both points
 
@@ -60,10 +60,18 @@ class Crossing:
     def lost(self) -> int | None:
         """Packets that were sent and never arrived."""
         if self.net_loss:
-            return max(0, self.sent - self.received)
+            return max(0, self.missing)
         if self.only_upstream is None:
             return None
         return max(0, self.only_upstream - self.late)  # the late may represent more, in an interval of another level
+
+    @property
+    def missing(self) -> int:
+        """Packets sent in this interval less those of them that were received: below 0 with copies, or by chance.
+
+        Chance: where only a sample of packets is known, what is under way at both edges counts as if it were the same.
+        """
+        return self.sent - self.late - (self.received - self.early)
 
     @property
     def unsettled(self) -> bool:
@@ -123,6 +131,8 @@ class Crossing:
             known = mine is not None and others is not None
             setattr(self, name, mine + others - moved.get(name, 0) if known else None)
         self.net_loss |= other.net_loss
+        if other.net_loss:
+            self.late, self.early = self.late + other.late, self.early + other.early
         self.parts += 1
         if "share" in other.details:
             self.details["share"] = min(self.details.get("share", 1.0), other.details["share"])
@@ -190,7 +200,7 @@ class Crossing:
         """The report."""
         mean, std = self.mean_ns, self.std_ns
         quantiles = dict(zip(QUANTILES, self.tail.quantiles_ns([float(q) for q in QUANTILES]), strict=False))
-        ci95, no_interval = {}, self.too_small or self.tail.why_no_interval()
+        ci95, no_interval = {}, self.tail.why_no_interval()
         bound98 = 0.0 if self._exact else self.moments.bound_ns(0.02)
         if mean is not None and no_interval is None:
             low, high = self._mean_ci_ns(mean)
@@ -264,6 +274,17 @@ class Crossing:
         return "no packet was seen at both points"
 
 
+def lost_of(missing: Sequence[int]) -> list[int]:
+    """What each interval lost, for intervals in order of time: together they lost what is missing from all of them.
+
+    Law: what is missing so far has been lost or is under way, and what arrives later was under way. So no more was
+    lost up to an interval than is missing at the end of any later one.
+    """
+    so_far = np.minimum.accumulate(np.cumsum(missing, dtype=np.int64)[::-1])[::-1]
+    found: list[int] = np.diff(np.maximum(so_far, 0), prepend=0).tolist()
+    return found
+
+
 def joined(up: Cached, down: Cached, sink: CrossedSink | None = None) -> Crossing:
     """Two caches of an interval, entry by entry; the sink also gets packets that cross its edges."""
     sent, received = up.packets, down.packets
@@ -318,8 +339,9 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int) -> None:
         whole.tail = DelaySample.of(sent_ns[in_tail], delays_ns[in_tail], 1 << sent_here.tail_level)
     sent_here._add_sums(whole)
     _pass_on(sent_here, up, down, up_rows, found.down_rows[real], delays_ns)
-    sent_here.late += (len(up) - found.only_upstream - unreal) * stands_for
-    seen_there.early += (len(down) - found.only_downstream - unreal) * stands_for
+    if stands_for == 1 or not sent_here.net_loss:  # a difference of all packets is surer than two scaled samples
+        sent_here.late += (len(up) - found.only_upstream - unreal) * stands_for
+        seen_there.early += (len(down) - found.only_downstream - unreal) * stands_for
     for crossing, name in ((sent_here, "ambiguous"), (sent_here, "reordered"), (seen_there, "duplicated")):
         if getattr(crossing, name) is not None:
             setattr(crossing, name, getattr(crossing, name) + getattr(found, name) * stands_for)

@@ -33,7 +33,7 @@ from wirelag.stats.over_time import (
     tells,
     too_short,
 )
-from wirelag.synopses.cache import Cached, join, level
+from wirelag.synopses.cache import SINGLE, Cached, join, level
 
 MOST: Final = 1 << 22
 THINNING: Final = 10  # purpose of the hash
@@ -64,10 +64,7 @@ class DelaySample:
     @classmethod
     def between(cls, up: Cached, down: Cached) -> DelaySample:
         """The delays of packets in both caches."""
-        up, down = level(up, down)
-        found = join(up.ids, down.ids)
-        sent_ns = up.times_ns[found.up_rows]
-        return cls.of(sent_ns, down.times_ns[found.down_rows] - sent_ns, up.stands_for)
+        return compared(up, down)[0]
 
     def __len__(self) -> int:
         return len(self.delays_ns)
@@ -212,6 +209,21 @@ def alike_within(samples: Sequence[DelaySample]) -> Alike:
     group = np.repeat(np.arange(len(held)), [len(sample) for sample in held])
     sent_ns, weights = (np.concatenate([getattr(one, name) for one in held]) for name in ("sent_ns", "weights"))
     return alike_ns(sent_ns, above, weights, group)
+
+
+def compared(up: Cached, down: Cached) -> tuple[DelaySample, Cached, Cached]:
+    """The delays of packets in both caches, and the packets that only one of them has."""
+    up, down = level(up, down)
+    found = join(up.ids, down.ids)
+    sent_ns = up.times_ns[found.up_rows]
+    both = DelaySample.of(sent_ns, down.times_ns[found.down_rows] - sent_ns, up.stands_for)
+    return both, up.only(found.up_fate == SINGLE), down.only(found.down_fate == SINGLE)
+
+
+def common(up: Cached, down: Cached, alone: Sequence[Cached]) -> int:
+    """How many packets both points saw, at most: those that only one of them saw are known if all were kept."""
+    apart = [len(one) if one.level == 0 else 0 for one in alone]
+    return min(up.packets - apart[0], down.packets - apart[1])
 
 
 def spared(cached: Cached, most: int) -> Cached:

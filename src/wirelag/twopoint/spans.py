@@ -1,7 +1,8 @@
 """Two points: meters at both, synopses of the same interval into crossings, and packets that straddle its edges.
 
-If the clock cuts intervals, packets that only upstream saw are held for later intervals before they count as lost. If
-delimiters cut them, everything that either point cut between two common delimiters is added up.
+A packet belongs to the interval in which it was sent: those that only upstream saw in an interval are held for later
+ones before they count as lost. If delimiters cut intervals, everything that either point cut between two common
+delimiters is added up.
 """
 
 from __future__ import annotations
@@ -188,10 +189,10 @@ def spans_between(
     else:
         pairs = paired_by_clock(ups, downs)
     spans = crossed(pairs, lambda _, __, up, down: estimator.cross(up, down), *(empty[p] for p in estimator.points))
-    if delimiters is not None:
-        return spans
     spans = settled(spans, interval_ns or 0, ahead_ns)
-    return spans if interval_ns is None else _complete(spans, [read[p] for p in estimator.points], steps, whole)
+    if interval_ns is None or delimiters is not None:
+        return spans
+    return _complete(spans, [read[p] for p in estimator.points], steps, whole)
 
 
 class _Read:
