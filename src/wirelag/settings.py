@@ -380,19 +380,33 @@ def read_toml(path: str) -> dict[str, Any]:
         raise WirelagError(f"{path}: is not TOML ({error})") from None
 
 
-def steady(read: Callable[[], Any]) -> Any:
-    """What `read` returns once two reads in a row are alike: when a signal asks for it, a file may be half written."""
-    before: Any = None
-    for _ in range(MOST_READS):
+class Rereading:
+    """Reads files until two reads in a row are alike: when a signal asks for it, one may be half written."""
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self._read, self._left = read, MOST_READS
+        self._before: Any = None
+
+    def next(self) -> Any:
+        """Read once: what was read, if it is as before, else None. An error counts when it comes twice."""
+        if not self._left:
+            raise WirelagError(f"files change all the time; they were read {MOST_READS} times")
+        self._left -= 1
+        before = self._before
         try:
-            now = read()
+            now = self._read()
         except WirelagError as error:
             if str(error) == before:
                 raise
-            now = str(error)
-        else:
-            if now == before:
-                return now
-        before = now
+            self._before = str(error)
+            return None
+        self._before = now
+        return now if now == before else None
+
+
+def steady(read: Callable[[], Any]) -> Any:
+    """What `read` returns once two reads in a row, APART_S apart, are alike."""
+    reading = Rereading(read)
+    while (found := reading.next()) is None:
         time.sleep(APART_S)
-    raise WirelagError(f"files change all the time; they were read {MOST_READS} times")
+    return found

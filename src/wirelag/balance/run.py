@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from wirelag.balance.settings import BackendSettings, Config
     from wirelag.capture.live import Source
     from wirelag.ebpf.service import Dataplane, Reading
+    from wirelag.settings import Rereading
 
 BRIEFLY_S: Final = 0.02  # wait for a host asked before: the next interval asks again
 
@@ -73,6 +74,7 @@ class Run:
     def __init__(self, config: Config, form: str, prometheus: str | None, length_ns: int | None) -> None:
         self._config, self._form, self._prometheus, self._length_ns = config, form, prometheus, length_ns
         self._stopped, self._reload = threading.Event(), False
+        self._again: Rereading | None = None
         self._health: Health | None = None
         self._audit = Audit(None)
 
@@ -204,7 +206,9 @@ class Run:
         listed: Callable[[], None],
     ) -> Step | None:
         from wirelag.balance.metrics import Totals
+        from wirelag.balance.settings import Config
         from wirelag.balance.view import TooShort
+        from wirelag.settings import Rereading
 
         short = TooShort()
         totals, lock = Totals(), threading.Lock()
@@ -216,7 +220,9 @@ class Run:
         for reading in readings:
             if self._reload:
                 self._reload = False
-                self._load_again(balancer, listed)
+                self._again = Rereading(lambda: Config.load(self._config.path))
+            if self._again is not None:
+                self._load_again(self._again, balancer, listed)
             if self._health is not None:
                 balancer.set_down(self._health.down())
             entry = balancer.step(reading)
@@ -236,18 +242,20 @@ class Run:
                 break
         return entry
 
-    def _load_again(self, balancer: Balancer, listed: Callable[[], None]) -> None:
-        """Reload the file on SIGHUP. A wrong file changes nothing, nor does one that is half written."""
+    def _load_again(self, reading: Rereading, balancer: Balancer, listed: Callable[[], None]) -> None:
+        """Read the file after SIGHUP, once an interval, until two reads are alike. A wrong file changes nothing."""
         from wirelag.balance.loop import fixed
-        from wirelag.balance.settings import Config
-        from wirelag.settings import steady
 
         try:
-            config = steady(lambda: Config.load(self._config.path))
+            config = reading.next()
+            if config is None:
+                return
+            self._again = None
             for name in fixed(self._config, config):
                 tell(f"{config.path}: {name}: unchanged until the next start")
             changes = balancer.reload(config)
         except WirelagError as error:
+            self._again = None
             for line in str(error).splitlines():
                 tell(f"{line}; nothing changed")
             return

@@ -453,6 +453,7 @@ async def _serve(
         inbox.use(senders(new.tokens))
         app.use(new.tokens)
         if new.client_ca is not None:
+            visitors.unmet = desk.unmet
             for one in list(server.server_state.connections):
                 one.shutdown()  # when its request is done: whoever is still admitted connects again
         store.retain(new.retention)
