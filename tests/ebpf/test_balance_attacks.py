@@ -135,6 +135,36 @@ def test_a_port_that_is_used_again_does_not_lead_to_a_backend_that_is_down(make:
     assert run.faults() == {}
 
 
+def test_a_removed_backend_leaves_new_connections_in_its_places_alone(make: Callable[..., Run]) -> None:
+    """Removing one writes to no connection: the program may be giving its places to others at that moment."""
+    run = make()
+    slots = run.serve("a", "b")
+    homes = {port: run.connect(port) for port in range(1000, 1100)}
+    for port in homes:
+        run.send(Packet(port, FIN | ACK, 0))
+    run.share("b")
+    before = run.plane.maps["connections"].memory().tobytes()
+    run.balancer.set_backends(backends("b"))
+    assert run.plane.maps["connections"].memory().tobytes() == before
+    assert {run.connect(port) for port in homes} == {"b"}
+    assert run.faults() == {}
+    assert run.balancer.set_backends(backends("b", "c"))["c"] != slots["a"], "other slots come first"
+
+
+def test_the_next_owner_of_a_slot_inherits_nothing(make: Callable[..., Run]) -> None:
+    run = make()
+    number = run.serve("a", "b")["a"]
+    homes = {port: run.connect(port) for port in range(1000, 1100)}
+    waiting = {port: run.send(Packet(port, SYN, 0)) for port in range(2000, 2100)}
+    run.share("b")
+    run.balancer.set_backends(backends("b"))
+    names = iter("cdefghijklmnopqrstuvwxyz")
+    while run.balancer.set_backends(backends("b", name := next(names)))[name] != number:
+        pass
+    again = {port: run.send(Packet(port)) for port in (homes | waiting)}
+    assert set(again.values()) == {"b"}, "not to the new owner"
+
+
 def test_two_balancers_give_the_same_answer_without_shared_state(make: Callable[..., Run]) -> None:
     """Other seeds, other slots, another history: the same weights are enough; for old connections, for some time."""
     one, other = make(), make()

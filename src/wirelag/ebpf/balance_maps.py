@@ -91,7 +91,9 @@ class Balancer:
         self._openings = maps["openings"].memory().view(OPENING)
         self._maglev = maps["maglev"].memory().view("<u2")[::4]
         self._before = {number: self._tally(number) for number in self._slots().values()}
-        self._free = [number for number in range(len(self._backends)) if number not in self._before]
+        used = set(self._connections["backend"][self._keys > TAKEN].tolist())  # by connections of those that are gone
+        free = [number for number in range(len(self._backends)) if number not in self._before]
+        self._free = sorted(free, key=lambda number: number in used)
 
     # ---- backends and the table ----
 
@@ -127,6 +129,7 @@ class Balancer:
             if one.name not in slots:
                 # The slot free for longest: a CPU may still be handling a packet for its previous owner.
                 slots[one.name] = number = self._free.pop(0)
+                self._clear(number)
                 self._before[number] = self._tally(number)
                 self._backends["name"][number] = one.name.encode()
             self._backends["address"][slots[one.name]] = one.address.encode()
@@ -162,18 +165,24 @@ class Balancer:
         return {self._backends["name"][i].decode(): int(i) for i in np.flatnonzero(self._backends["mac"])}
 
     def _forget(self, number: int) -> None:
-        """Remove a backend with its connections, so that the next owner of its slot does not inherit them."""
+        """Remove a backend. Its connections keep its slot, which has no MAC address: the program sends them elsewhere.
+
+        They are not changed here: meanwhile the program may have given such a place to a new connection.
+        """
         self._backends["mac"][number] = 0
         self._backends["name"][number] = b""
-        of_it = self._connections["backend"] == number
+        del self._before[number]
+        self._free.append(number)
+
+    def _clear(self, number: int) -> None:
+        """Take a free slot from what still refers to it, so that its next owner inherits nothing."""
+        of_it = (self._keys > TAKEN) & (self._connections["backend"] == number)
         self._connections["backend"][of_it] = NO_BACKEND
         slots = self._openings["words"].view("<u2")[:, ::4]
-        slots[slots == number] = NO_BACKEND
+        slots[(self._openings["keys"] > TAKEN) & (slots == number)] = NO_BACKEND
         for which in set(range(TABLES)) - {int(self._settings["active"][0])}:
             entries = self._entries(which)
             entries[entries == number] = NO_BACKEND
-        del self._before[number]
-        self._free.append(number)
 
     # ---- reading ----
 

@@ -62,10 +62,10 @@ def _turn(
     try:
         if events & selectors.EVENT_WRITE:
             problem = one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if kind == "tcp" and problem in (0, errno.ECONNRESET):  # reset by a server that had accepted
+                return ""
             if problem:
                 return os.strerror(problem).lower()
-            if kind == "tcp":
-                return ""
             one.send(request)
             return None
         more = one.recv(MOST)
