@@ -12,6 +12,7 @@ from tests.support.agent_messages import pair
 from tests.support.collector_process import RDA, Running, login, recent
 from tests.support.transport_peers import make_certificate, run
 from tests.support.waiting import until
+from wirelag import settings as settings_reader
 from wirelag.collector.agents import ALIVE_NS, Presence
 from wirelag.collector.reload import Reload
 from wirelag.collector.settings import Settings
@@ -78,7 +79,14 @@ def test_a_renewed_certificate_is_used(tmp_path: Path) -> None:
     assert "no certificate that fits" in running.log
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait between two reads."""
+    monkeypatch.setattr(settings_reader, "APART_S", 0)
+
+
 @pytest.mark.parametrize("cut", [0, -1, -8, -len(f"\n{AGENT} A\n") - 6], ids=["empty", "no newline", "half", "no A"])
+@pytest.mark.usefixtures("at_once")
 def test_a_half_written_file_of_tokens_changes_nothing(tmp_path: Path, cut: int) -> None:
     """Half a line is another token, without a scope: one for everything."""
     tokens, whole = tmp_path / "tokens", f"{SECOND} metrics\n{FIRST} read\n{AGENT} A\n"
@@ -103,6 +111,7 @@ def test_a_half_written_file_of_tokens_changes_nothing(tmp_path: Path, cut: int)
     assert [list(one.tokens or ()) for one in taken] == [[SECOND, FIRST, AGENT]]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_files_that_change_are_read_until_they_do_not(tmp_path: Path) -> None:
     """A writer that is slow: each part of the file would be a file of tokens."""
     tokens, lines = tmp_path / "tokens", [f"{FIRST}\n", f"{SECOND} read\n", f"{AGENT} A\n"]
@@ -126,6 +135,7 @@ def test_files_that_change_are_read_until_they_do_not(tmp_path: Path) -> None:
     assert [len(one.tokens or ()) for one in taken] == [3]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_many_signals_are_two_reloads() -> None:
     """One that was under way, and one for what has changed since."""
     taken: list[Settings] = []
