@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from wirelag.packets.filters import Filter
 
 BATCHES: Final = 25  # that are read again: about 200,000 packets
+MEMORY: Final = 8 << 20  # of each command that is tried: a hint must not cost more than the command
 _SETTINGS: Final = {"rtt": "--match", "response": "--server and --method"}  # that may leave out what there is
 
 
@@ -113,7 +114,7 @@ class _Tried:
         from wirelag.measure.trial import try_commands
 
         survey, again = Survey(), _read_again(capture, tunnels=tunnels)
-        return None if again is None else cls(survey, try_commands(again, [survey.observe], _first))
+        return None if again is None else cls(survey, try_commands(again, [survey.observe], _first, MEMORY))
 
     def answers(self, command: str) -> bool:
         """Whether a command has an answer."""
