@@ -41,7 +41,8 @@ def hint(packets: Packets, command: str) -> str:
         return _skipped(statistics.skipped)
     if not isinstance(packets, Capture) or (tried := _Tried.of(packets)) is None:
         return ""
-    return _tunnelled(packets, tried, command) or tried.line(command)
+    inside = "" if tried.answers(command) else _tunnelled(packets, tried, command)
+    return inside or tried.line(command)
 
 
 def because(packets: Packets | None, command: str) -> str:
@@ -148,7 +149,8 @@ def _tunnelled(capture: Capture, outside: _Tried, command: str) -> str:
     from wirelag.units import many
 
     carriers = outside.survey.flags[Flag.TUNNEL]
-    if any(file.tunnels for file in capture.files) or carriers < MOST * sum(outside.survey.kinds.values()):
+    most = carriers and carriers >= MOST * sum(outside.survey.kinds.values())
+    if not most or any(file.tunnels for file in capture.files):
         return ""
     inside = _Tried.of(capture, tunnels=True)
     assert inside is not None  # it was read again before
