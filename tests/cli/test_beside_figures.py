@@ -149,3 +149,13 @@ def test_times_that_go_back_matter_only_with_intervals(tmp_path: Path) -> None:
     words = ("oneway", tmp_path / "up.pcap", tmp_path / "down.pcap")
     assert "go back" not in wirelag(*words).stdout
     assert "go back: with --interval packets fall into the wrong one" in wirelag(*words, "--interval", "1s").stdout
+
+
+def test_flows_of_pings_have_names_of_their_own(shared_data: Path) -> None:
+    """Two pings between the same hosts are two flows: their identifiers tell them apart."""
+    capture = shared_data / "hidden/spindump/trace_ping_bandwidthperiods1.pcap"
+    said = json.loads(wirelag("rtt", capture, "--by", "flow", "--format", "json").stdout)
+    assert {group["key"]: group["samples"] for group in said["groups"]} == {
+        "10.0.1.36 > 212.16.100.1 icmp 2124": 20,
+        "10.0.1.36 > 212.16.100.1 icmp 2636": 50,
+    }

@@ -442,7 +442,7 @@ def _notes(flows: Flows) -> list[str]:
 def _coverage(found: Referred, flows: Flows, report: Report, source: str) -> list[str]:
     """What the figures rest on."""
     share, regular = report.details["coverage"], flows.counts.get("regular", 0)
-    lines = [f"{found.statistics.packets:,} packets; {flows.timed:,} of {regular:,} timed"]
+    lines = [f"{many(found.statistics.packets, 'packet')}; {flows.timed:,} of {regular:,} timed"]
     lines[0] += "" if share is None else f" ({share:.2%})"
     skipped = sum(found.statistics.skipped.values())
     lines[0] += f"; {skipped:,} skipped" if skipped else ""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from wirelag.packets.filters import Filter
 
 BATCHES: Final = 25  # that are read again: about 200,000 packets
+MEMORY: Final = 8 << 20  # of each command that is tried: a hint must not cost more than the command
 _SETTINGS: Final = {"rtt": "--match", "response": "--server and --method"}  # that may leave out what there is
 
 
@@ -40,7 +41,8 @@ def hint(packets: Packets, command: str) -> str:
         return _skipped(statistics.skipped)
     if not isinstance(packets, Capture) or (tried := _Tried.of(packets)) is None:
         return ""
-    return _tunnelled(packets, tried, command) or tried.line(command)
+    inside = "" if tried.answers(command) else _tunnelled(packets, tried, command)
+    return inside or tried.line(command)
 
 
 def because(packets: Packets | None, command: str) -> str:
@@ -113,7 +115,7 @@ class _Tried:
         from wirelag.measure.trial import try_commands
 
         survey, again = Survey(), _read_again(capture, tunnels=tunnels)
-        return None if again is None else cls(survey, try_commands(again, [survey.observe], _first))
+        return None if again is None else cls(survey, try_commands(again, [survey.observe], _first, MEMORY))
 
     def answers(self, command: str) -> bool:
         """Whether a command has an answer."""
@@ -147,7 +149,8 @@ def _tunnelled(capture: Capture, outside: _Tried, command: str) -> str:
     from wirelag.units import many
 
     carriers = outside.survey.flags[Flag.TUNNEL]
-    if any(file.tunnels for file in capture.files) or carriers < MOST * sum(outside.survey.kinds.values()):
+    most = carriers and carriers >= MOST * sum(outside.survey.kinds.values())
+    if not most or any(file.tunnels for file in capture.files):
         return ""
     inside = _Tried.of(capture, tunnels=True)
     assert inside is not None  # it was read again before

@@ -451,7 +451,7 @@ def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
     """What the figures rest on."""
     assert result.found is not None
     report, counts = result.report, result.found.counts
-    lines = [f"{report.packets:,} packets; {heard.from_clients:,} from clients to servers"]
+    lines = [f"{many(report.packets or 0, 'packet')}; {heard.from_clients:,} from clients to servers"]
     skipped = sum(report.skipped.values())
     lines[0] += f"; {skipped:,} skipped" if skipped else ""
     if other := heard.epochs.counts.get("other", 0):
@@ -478,6 +478,6 @@ def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
     if result.unheard:
         lines.append(
             f"not listed: {many(len(result.unheard), 'server')}, because no response was seen "
-            f"({named(result.unheard)}): --method auto measures them"
+            f"({named(result.unheard)}): --method auto lists them"
         )
     return lines

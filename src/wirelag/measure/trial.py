@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from wirelag.errors import WirelagError
@@ -60,11 +60,11 @@ class Trial:
 class _FirstPackets:
     """The first packets of a capture; observers see all of them."""
 
-    def __init__(self, capture: Capture, observers: Sequence[Observer], progress: Progress) -> None:
+    def __init__(self, capture: Capture, observers: Sequence[Observer], progress: Progress, memory: int) -> None:
         from wirelag.measure.rtt import RttSettings
 
         self._capture, self._observers, self._progress = capture, observers, progress
-        self.round_trips = RttSettings().estimator().meter("tap")
+        self.round_trips = RttSettings(table_memory=memory or RttSettings().table_memory).estimator().meter("tap")
         self.rows, self.whole, self.read = 0, True, False
 
     def __iter__(self) -> Iterator[PacketBatch]:
@@ -95,13 +95,17 @@ class _FirstPackets:
         return self._capture.names
 
 
-def try_commands(capture: Capture, observers: Sequence[Observer], progress: Progress) -> Trial:
-    """Read a capture once: observers see all of it, `rtt` and `response` its first packets."""
+def try_commands(capture: Capture, observers: Sequence[Observer], progress: Progress, memory: int = 0) -> Trial:
+    """Read a capture once: observers see all of it, `rtt` and `response` its first packets, with this memory for each.
+
+    0: as much as they have by default.
+    """
     from wirelag.measure.response import ResponseSettings, hear
     from wirelag.measure.response_method import Chooser
     from wirelag.packets.intervals import Interval
 
-    packets, trial, settings = _FirstPackets(capture, observers, progress), Trial(), ResponseSettings()
+    packets, trial, settings = _FirstPackets(capture, observers, progress, memory), Trial(), ResponseSettings()
+    settings = replace(settings, memory=memory or settings.memory)
     try:
         _, heard = hear(packets, settings)
         _count_servers(trial, Chooser(settings.method, settings.fewest).choose(heard))

@@ -14,12 +14,13 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.packets.batch import PacketBatch, to_address
+from wirelag.packets.batch import Kind, PacketBatch, to_address
 
 By = Literal["flow", "client", "server", "subnet", "port", "prefix", "dscp"]
 OTHER: Final = 1  # tag of groups that did not fit; 0 means no group
 OTHER_KEY: Final = "other"
 WORDS: Final = 6  # of a group's key and name
+_PING: Final = 1 << 63  # in place of ports: the rest is an identifier
 
 Ints = npt.NDArray[Any]
 
@@ -92,6 +93,8 @@ class Grouping:
                 for one, other in ((packets.dst_port, packets.src_port), (packets.src_port, packets.dst_port))
             )
             found[:, 5] = client << np.uint64(16) | server
+            if (pings := np.flatnonzero(packets.kind[rows] == Kind.ICMP)).size:  # they have an identifier, and no ports
+                found[pings, 5] = np.uint64(_PING) | packets.transaction[rows[pings]]
         elif self.by == "dscp":
             found[:, 0] = packets.dscp[rows]
         elif self.by == "prefix":
@@ -131,6 +134,8 @@ class Grouping:
         if self.by == "prefix":
             return f"{self._network(*words[:2])} > {self._network(*words[2:4])}"
         client, server = to_address(*words[1:3]), to_address(*words[3:5])
+        if words[5] & _PING:
+            return f"{client} > {server} icmp {words[5] ^ _PING}"
         return f"{_end(client, words[5] >> 16)} > {_end(server, words[5] & 0xFFFF)}"
 
     def _network(self, high: int, low: int) -> str:
