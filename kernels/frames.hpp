@@ -15,6 +15,7 @@
 
 extern "C" {
 #include "cbpf.h"
+#include "fast.h"
 #include "filter.h"
 }
 
@@ -90,9 +91,8 @@ struct Frames {
     void packet(const wl_record &record, u32 link, u64 frame_offset, Columns *columns, size_t &row, Counts &now,
         const wl_bpf *program = nullptr)
     {
-        wl_frame frame = {record.frame, record.frame + record.captured_length};
-        wl_decoding decoding;
-        int reason;
+        wl_row found;
+        int reason = WL_OK;
 
         now.packets++;
         now.wire_bytes += record.wire_length;
@@ -108,13 +108,14 @@ struct Frames {
             now.filtered++;
             return;
         }
-        reason = wl_decode(&frame, record.wire_length, link, &options, &decoding);
+        if (link != WL_LINK_ETHERNET || !wl_fast(record.frame, record.frame + record.captured_length, &options, &found))
+            reason = any(record, link, &found);
         if (reason != WL_OK)
             now.skipped[reason]++;
-        else if (!wl_wants(&filter, &decoding.row))
+        else if (!wl_wants(&filter, &found))
             now.filtered++;
         else
-            columns->write(row++, decoding.row, record, now.packets, frame_offset);
+            columns->write(row++, found, record, now.packets, frame_offset);
     }
 
     nanobind::dict statistics() const
@@ -138,6 +139,17 @@ struct Frames {
     }
 
   private:
+    /* Any frame that is not a plain one. */
+    __attribute__((noinline)) int any(const wl_record &record, u32 link, wl_row *row) const
+    {
+        wl_frame frame = {record.frame, record.frame + record.captured_length};
+        wl_decoding decoding;
+        int reason = wl_decode(&frame, record.wire_length, link, &options, &decoding);
+
+        *row = decoding.row;
+        return reason;
+    }
+
     void clock(s64 time_ns, Counts &now)
     {
         if (!now.timed) {

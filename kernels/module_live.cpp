@@ -62,6 +62,8 @@ class Ring {
     }
 
   private:
+    static constexpr size_t ahead = 1024; /* bytes: a few packets */
+
     u8 *place() const
     {
         return memory.data() + index * block_bytes;
@@ -99,6 +101,8 @@ class Ring {
         size_t row = 0;
 
         while (row < batch_rows) {
+            __builtin_prefetch(at.at + ahead); /* another core wrote it */
+            __builtin_prefetch(at.at + ahead + 64);
             enum wl_ring_step step = wl_block_next(&at, &wish, &record);
 
             if (step == WL_RING_PACKET) {
