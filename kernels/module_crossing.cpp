@@ -123,6 +123,14 @@ class Cache {
             words = table.data();
         }
         nb::gil_scoped_release release;
+        if (!raised && packets.rows <= capacity - ids.size()) { /* it keeps them all: no coin is needed */
+            make_room(packets.rows);
+            ids.insert(ids.end(), packets.ids, packets.ids + packets.rows);
+            times_ns.insert(times_ns.end(), packets.times_ns, packets.times_ns + packets.rows);
+            if (words)
+                about.insert(about.end(), words, words + packets.rows * about_words);
+            return;
+        }
         u64 thrown[burst];
         u32 wanted[burst];
 
@@ -187,19 +195,27 @@ class Cache {
     std::vector<u64> ids, about;
     std::vector<s64> times_ns;
 
+    /* Room for so many more, of which at most as many are kept as the cache holds. */
+    void make_room(size_t more)
+    {
+        size_t needed = ids.size() + more;
+
+        if (needed <= ids.capacity() && needed <= times_ns.capacity())
+            return;
+        size_t room = std::max<size_t>(needed, std::min<u64>(capacity, std::max(least_room, 2 * ids.size())));
+
+        ids.reserve(room);
+        times_ns.reserve(room);
+        about.reserve(room * about_words);
+    }
+
     void keep(u64 coin, u64 id, s64 time_ns, const u64 *words)
     {
         while (ids.size() == capacity && wl_cache_wants(coin, raised))
             raise();
         if (!wl_cache_wants(coin, raised))
             return;
-        if (ids.size() == ids.capacity() || ids.size() == times_ns.capacity()) {
-            size_t room = std::min<u64>(capacity, std::max(least_room, 2 * ids.size()));
-
-            ids.reserve(room);
-            times_ns.reserve(room);
-            about.reserve(room * about_words);
-        }
+        make_room(1);
         ids.push_back(id);
         times_ns.push_back(time_ns);
         if (words)
