@@ -171,9 +171,8 @@ class Agent:
                         f"the clock was set {way} by {format_duration(abs(step_ns))}: intervals that it skipped or "
                         f"repeats are not covered"
                     )
-                dropped = source.statistics.dropped if live else 0
                 now_ns = source.now_ns() if len(batch) else source.quiet_ns
-                for part in self._cutters.take(batch, now_ns, dropped):
+                for part in self._cutters.take(batch, now_ns, source.dropped):
                     hand(part)
         except Exception as error:  # reported by the thread that joins it
             self._problem = error

@@ -84,6 +84,10 @@ class Source(Protocol):
     def statistics(self) -> LiveStatistics:
         """Counts so far."""
 
+    @property
+    def dropped(self) -> int:
+        """Packets dropped so far."""
+
     def dropped_during(self, interval: Interval) -> int:
         """Packets that may have been dropped in an interval that has ended."""
 
@@ -263,6 +267,13 @@ class Live:
             **{name: known[name] for name in ("packets", "wire_bytes", "filtered", "backwards", "skipped")},
         )
 
+    @property
+    def dropped(self) -> int:
+        """`statistics.dropped`, for those who ask with every batch."""
+        if not self._closed:
+            self._count()
+        return self._dropped
+
     def dropped_during(self, interval: Interval) -> int:
         """Packets that the kernel may have dropped in this interval, which must have ended.
 
@@ -400,6 +411,11 @@ class Replay:
             backwards=known.backwards,
             skipped=known.skipped,
         )
+
+    @property
+    def dropped(self) -> int:
+        """Always 0."""
+        return 0
 
     @property
     def warnings(self) -> list[str]:
