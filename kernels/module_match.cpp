@@ -90,9 +90,7 @@ class Match {
             throw std::invalid_argument("the tables have no room, or a matcher is unknown");
         for (size_t i = 0; i < parts; i++)
             tables.emplace_back(matchers, first_copy, connections / parts, segments / parts, waiting / parts);
-        threads = std::min(threads, static_cast<unsigned>(parts));
-        if (threads > 1)
-            crew = std::make_unique<Crew>(threads);
+        most_threads = std::min(threads, static_cast<unsigned>(parts));
     }
 
     size_t observe(nb::handle packets, Room<u32> row, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind)
@@ -104,6 +102,8 @@ class Match {
             throw std::invalid_argument("the arrays must have room for a sample of every packet");
         nb::gil_scoped_release release;
         std::memset(kind.data(), nothing, rows);
+        if (most_threads > 1 && !crew) /* not before: whoever listens gives up privileges first, and threads keep theirs */
+            crew = std::make_unique<Crew>(most_threads);
         auto match = [&](unsigned part) {
             thread_local std::vector<u32> memory;
             size_t count = rows_of(part, seen, memory);
@@ -212,6 +212,7 @@ class Match {
     }
 
     std::vector<Shard> tables;
+    unsigned most_threads;
     std::unique_ptr<Crew> crew;
 };
 
