@@ -87,7 +87,8 @@ struct Frames {
     Counts counts = {};
 
     /* The caller keeps `now`, a copy of the counters that no store into a column can alias. `program` accepts or rejects
-     * frames as they are, before they are decoded; null accepts all. */
+     * frames as they are, before they are decoded; null accepts all. `few`: write times and packet ids only. */
+    template <bool few = false>
     void packet(const wl_record &record, u32 link, u64 frame_offset, Columns *columns, size_t &row, Counts &now,
         const wl_bpf *program = nullptr)
     {
@@ -114,6 +115,8 @@ struct Frames {
             now.skipped[reason]++;
         else if (!wl_wants(&filter, &found))
             now.filtered++;
+        else if (few)
+            columns->write_few(row++, found, record);
         else
             columns->write(row++, found, record, now.packets, frame_offset);
     }

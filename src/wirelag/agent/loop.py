@@ -132,6 +132,7 @@ class Agent:
                 promiscuous=config.promiscuous,
                 ring_bytes=config.ring_bytes // config.cores,
                 fanout=fanout,
+                few=config.m_set is None and all(each.needs_few for each in config.measured),
             )
 
         return over_cores(config.cores, config.interval_ns, listen)
