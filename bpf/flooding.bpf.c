@@ -1,5 +1,6 @@
-/* For floods in the lab: sends one frame (Ethernet, IPv4, UDP without a checksum) out of an interface, again and again, each time as
- * the next packet of one of many flows, but not before its time has come. For test runs with live frames only: it sends packets. */
+/* For floods in the lab: sends one frame (Ethernet, IPv4, UDP without a checksum) out of an interface, again and again, each time
+ * as the next packet of one of many flows, but not before its time has come. For test runs with live frames only: it sends packets.
+ */
 #include "abi.h"
 
 #define SHORTEST (14 + 20 + 8 + 8)

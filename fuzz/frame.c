@@ -1,12 +1,12 @@
 /* libFuzzer target: one frame, any link type, any options.
  *
  * Input: 16 bytes of parameters, then the frame. Law: for any bytes, wl_decode() reads nothing outside of the frame, returns a
- * reason or a row, and returns the same again for the same input. */
+ * reason or a row, and returns the same again for the same input; so does wl_fast() for the frames that it accepts. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "headers.h"
+#include "fast.h"
 
 #define PARAMETERS 16
 
@@ -59,6 +59,10 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
     if (reason == WL_OK) {
         check_row(&decoding.row);
         check(wl_decode(&frame, wire_length, link, &options, &again) == WL_OK);
+        check(memcmp(&decoding.row, &again.row, offsetof(struct wl_row, message) + 1) == 0);
+    }
+    if (link == WL_LINK_ETHERNET && wl_fast(copy, copy + size, &options, &again.row)) {
+        check(reason == WL_OK);
         check(memcmp(&decoding.row, &again.row, offsetof(struct wl_row, message) + 1) == 0);
     }
     free(copy);

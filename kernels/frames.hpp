@@ -15,6 +15,7 @@
 
 extern "C" {
 #include "cbpf.h"
+#include "fast.h"
 #include "filter.h"
 }
 
@@ -86,13 +87,13 @@ struct Frames {
     Counts counts = {};
 
     /* The caller keeps `now`, a copy of the counters that no store into a column can alias. `program` accepts or rejects
-     * frames as they are, before they are decoded; null accepts all. */
+     * frames as they are, before they are decoded; null accepts all. `few`: write times and packet ids only. */
+    template <bool few = false>
     void packet(const wl_record &record, u32 link, u64 frame_offset, Columns *columns, size_t &row, Counts &now,
         const wl_bpf *program = nullptr)
     {
-        wl_frame frame = {record.frame, record.frame + record.captured_length};
-        wl_decoding decoding;
-        int reason;
+        wl_row found;
+        int reason = WL_OK;
 
         now.packets++;
         now.wire_bytes += record.wire_length;
@@ -108,13 +109,16 @@ struct Frames {
             now.filtered++;
             return;
         }
-        reason = wl_decode(&frame, record.wire_length, link, &options, &decoding);
+        if (link != WL_LINK_ETHERNET || !wl_fast(record.frame, record.frame + record.captured_length, &options, &found))
+            reason = any(record, link, &found);
         if (reason != WL_OK)
             now.skipped[reason]++;
-        else if (!wl_wants(&filter, &decoding.row))
+        else if (!wl_wants(&filter, &found))
             now.filtered++;
+        else if (few)
+            columns->write_few(row++, found, record);
         else
-            columns->write(row++, decoding.row, record, now.packets, frame_offset);
+            columns->write(row++, found, record, now.packets, frame_offset);
     }
 
     nanobind::dict statistics() const
@@ -138,6 +142,17 @@ struct Frames {
     }
 
   private:
+    /* Any frame that is not a plain one. */
+    __attribute__((noinline)) int any(const wl_record &record, u32 link, wl_row *row) const
+    {
+        wl_frame frame = {record.frame, record.frame + record.captured_length};
+        wl_decoding decoding;
+        int reason = wl_decode(&frame, record.wire_length, link, &options, &decoding);
+
+        *row = decoding.row;
+        return reason;
+    }
+
     void clock(s64 time_ns, Counts &now)
     {
         if (!now.timed) {

@@ -680,6 +680,14 @@ WL_INLINE int wl_match_any_tcp(struct wl_match *m, const struct wl_seen *p, u32 
     return 0;
 }
 
+/* Whether a packet of this kind can change anything: most UDP cannot, and costs no more than this question. */
+WL_INLINE u32 wl_matters(u8 kind, u8 message)
+{
+    const u32 kinds = 1 << WL_TCP | 1 << WL_UDP | 1 << WL_ICMP | 1 << WL_DNS | 1 << WL_NTP | 1 << WL_QUIC;
+
+    return (kinds >> (kind & 31) & 1) & ((kind != WL_UDP) | (message >> 6 == 1));
+}
+
 /* Process one packet; return whether it completes a sample. */
 WL_INLINE int wl_match_packet(struct wl_match *m, const struct wl_seen *p, struct wl_sample *sample)
 {

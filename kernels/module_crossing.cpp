@@ -123,6 +123,14 @@ class Cache {
             words = table.data();
         }
         nb::gil_scoped_release release;
+        if (!raised && packets.rows <= capacity - ids.size()) { /* it keeps them all: no coin is needed */
+            make_room(packets.rows);
+            ids.insert(ids.end(), packets.ids, packets.ids + packets.rows);
+            times_ns.insert(times_ns.end(), packets.times_ns, packets.times_ns + packets.rows);
+            if (words)
+                about.insert(about.end(), words, words + packets.rows * about_words);
+            return;
+        }
         u64 thrown[burst];
         u32 wanted[burst];
 
@@ -187,19 +195,27 @@ class Cache {
     std::vector<u64> ids, about;
     std::vector<s64> times_ns;
 
+    /* Room for so many more, of which at most as many are kept as the cache holds. */
+    void make_room(size_t more)
+    {
+        size_t needed = ids.size() + more;
+
+        if (needed <= ids.capacity() && needed <= times_ns.capacity())
+            return;
+        size_t room = std::max<size_t>(needed, std::min<u64>(capacity, std::max(least_room, 2 * ids.size())));
+
+        ids.reserve(room);
+        times_ns.reserve(room);
+        about.reserve(room * about_words);
+    }
+
     void keep(u64 coin, u64 id, s64 time_ns, const u64 *words)
     {
         while (ids.size() == capacity && wl_cache_wants(coin, raised))
             raise();
         if (!wl_cache_wants(coin, raised))
             return;
-        if (ids.size() == ids.capacity() || ids.size() == times_ns.capacity()) {
-            size_t room = std::min<u64>(capacity, std::max(least_room, 2 * ids.size()));
-
-            ids.reserve(room);
-            times_ns.reserve(room);
-            about.reserve(room * about_words);
-        }
+        make_room(1);
         ids.push_back(id);
         times_ns.push_back(time_ns);
         if (words)
@@ -279,7 +295,8 @@ class Sorted {
     }
 };
 
-/* Where each id comes first: a table half full. Its seed decides where an id is looked for, and changes no result. */
+/* Where each id comes first: a table half full, of rows + 1, with bits of the id's hash above them: an id that has other bits need
+ * not be looked at. The seed decides where an id is looked for, and changes no result. */
 class FirstCopies {
   public:
     FirstCopies(const u64 *given, size_t count) : ids(given), rows(count), again(zeroed<u32>(count))
@@ -289,6 +306,7 @@ class FirstCopies {
         while (places < 2 * count + 2)
             places *= 2;
         mask = places - 1;
+        row_mask = static_cast<u32>(mask); /* more than count */
         first = zeroed<u32>(places);
         seed = wl_mix(reinterpret_cast<uintptr_t>(first.get()));
     }
@@ -296,29 +314,31 @@ class FirstCopies {
     /* How many copies came before this row; call it for each in turn. */
     u64 before(size_t row)
     {
-        u64 at = place(row);
+        u64 hash = hash_of(row), at = hash & mask;
+        u32 entry = (static_cast<u32>(hash >> 32) & ~row_mask) | static_cast<u32>(row + 1);
 
         if (row + ahead < rows)
-            __builtin_prefetch(&first[place(row + ahead)], 1);
+            __builtin_prefetch(&first[hash_of(row + ahead) & mask], 1);
         for (; first[at]; at = (at + 1) & mask)
-            if (ids[first[at] - 1] == ids[row])
-                return ++again[first[at] - 1];
-        first[at] = static_cast<u32>(row + 1);
+            if (!((first[at] ^ entry) & ~row_mask) && ids[(first[at] & row_mask) - 1] == ids[row])
+                return ++again[(first[at] & row_mask) - 1];
+        first[at] = entry;
         return 0;
     }
 
   private:
     static constexpr size_t ahead = 16;
 
-    u64 place(size_t row) const
+    u64 hash_of(size_t row) const
     {
-        return wl_hash_word(seed, ids[row]) & mask;
+        return wl_hash_word(seed, ids[row]);
     }
 
     const u64 *ids;
     size_t rows;
     u64 mask, seed;
-    std::unique_ptr<u32[], Free> again, first; /* rows + 1; 0: none */
+    u32 row_mask;
+    std::unique_ptr<u32[], Free> again, first; /* 0: none */
 };
 
 Column<u64> countable(nb::handle given, const char *name)

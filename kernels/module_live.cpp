@@ -20,8 +20,8 @@ class Ring {
   public:
     Ring(Memory memory, size_t block_bytes, u32 link, bool incoming, bool outgoing, bool hardware, bool tunnels, u32 fields,
         u32 prefix, u64 seed, const Nets &nets, const std::vector<u32> &ports, const std::vector<u32> &protocols, s64 from_ns,
-        s64 to_ns, bool relative)
-        : memory(memory), block_bytes(block_bytes), link(link), wish{incoming, outgoing, hardware},
+        s64 to_ns, bool relative, bool few)
+        : memory(memory), block_bytes(block_bytes), link(link), wish{incoming, outgoing, hardware}, few(few),
           frames{decode_options(tunnels, fields, prefix, seed), make_filter(nets, ports, protocols, from_ns, to_ns), relative}
     {
         if (block_bytes < sizeof(tpacket_block_desc) || block_bytes % alignof(tpacket_block_desc) ||
@@ -41,7 +41,7 @@ class Ring {
             give_back();
         if (!held && !receive())
             return -1;
-        return static_cast<long>(walk(columns));
+        return static_cast<long>(few ? walk<true>(columns) : walk<false>(columns));
     }
 
     /* Return the current block, read or not: its memory may soon be gone. */
@@ -62,6 +62,8 @@ class Ring {
     }
 
   private:
+    static constexpr size_t ahead = 1024; /* bytes: a few packets */
+
     u8 *place() const
     {
         return memory.data() + index * block_bytes;
@@ -89,7 +91,7 @@ class Ring {
         block.left = 0;
     }
 
-    size_t walk(Columns *columns)
+    template <bool few> size_t walk(Columns *columns)
     {
         Frames::Counts now = frames.counts;
         wl_block at = block;
@@ -99,10 +101,12 @@ class Ring {
         size_t row = 0;
 
         while (row < batch_rows) {
+            __builtin_prefetch(at.at + ahead); /* another core wrote it */
+            __builtin_prefetch(at.at + ahead + 64);
             enum wl_ring_step step = wl_block_next(&at, &wish, &record);
 
             if (step == WL_RING_PACKET) {
-                frames.packet(record, link, static_cast<u64>(record.frame - begin), columns, row, now);
+                frames.packet<few>(record, link, static_cast<u64>(record.frame - begin), columns, row, now);
             } else if (step == WL_RING_UNWANTED) {
                 passed_over++;
             } else {
@@ -122,6 +126,7 @@ class Ring {
     size_t block_bytes, index = 0;
     u32 link;
     wl_ring_wish wish;
+    bool few;
     Frames frames;
     wl_block block = {};
     bool held = false;
@@ -135,11 +140,11 @@ void add_live(nb::module_ &m)
 {
     nb::class_<Ring>(m, "Ring", "Reads a packet socket's ring, block by block, into columns.")
         .def(nb::init<Memory, size_t, u32, bool, bool, bool, bool, u32, u32, u64, const Nets &, const std::vector<u32> &,
-                 const std::vector<u32> &, s64, s64, bool>(),
+                 const std::vector<u32> &, s64, s64, bool, bool>(),
             "memory"_a, "block_bytes"_a, "link_type"_a, nb::kw_only(), "incoming"_a = true, "outgoing"_a = true,
             "hardware"_a = false, "tunnels"_a = false, "fields"_a = 15, "prefix"_a = 16, "seed"_a = 0, "nets"_a = Nets(),
             "ports"_a = std::vector<u32>(), "protocols"_a = std::vector<u32>(), "from_ns"_a = INT64_MIN, "to_ns"_a = INT64_MAX,
-            "relative"_a = false)
+            "relative"_a = false, "few"_a = false)
         .def(
             "take", &Ring::take, "batch"_a, "Decode packets of one block. Returns the number of rows, or -1 if no block is filled.")
         .def("finish", &Ring::finish, "Return the current block to the kernel.")

@@ -90,9 +90,7 @@ class Match {
             throw std::invalid_argument("the tables have no room, or a matcher is unknown");
         for (size_t i = 0; i < parts; i++)
             tables.emplace_back(matchers, first_copy, connections / parts, segments / parts, waiting / parts);
-        threads = std::min(threads, static_cast<unsigned>(parts));
-        if (threads > 1)
-            crew = std::make_unique<Crew>(threads);
+        most_threads = std::min(threads, static_cast<unsigned>(parts));
     }
 
     size_t observe(nb::handle packets, Room<u32> row, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind)
@@ -103,6 +101,9 @@ class Match {
         if (row.shape(0) < rows || delay_ns.shape(0) < rows || leg.shape(0) < rows || kind.shape(0) < rows)
             throw std::invalid_argument("the arrays must have room for a sample of every packet");
         nb::gil_scoped_release release;
+        std::memset(kind.data(), nothing, rows);
+        if (most_threads > 1 && !crew) /* not before: whoever listens gives up privileges first, and threads keep theirs */
+            crew = std::make_unique<Crew>(most_threads);
         auto match = [&](unsigned part) {
             thread_local std::vector<u32> memory;
             size_t count = rows_of(part, seen, memory);
@@ -120,7 +121,6 @@ class Match {
                     __builtin_prefetch(connection_of(key(2 * ahead)), 1);
                 if (i + ahead < count)
                     __builtin_prefetch(segment_of(key(ahead)), 1);
-                kind.data()[at] = nothing;
                 if (wl_match_packet(&tables[shard_of(packet.flow_key)], &packet, &sample)) {
                     delay_ns.data()[at] = sample.delay_ns;
                     leg.data()[at] = sample.leg;
@@ -165,7 +165,7 @@ class Match {
         return tables.size() > 1 ? flow_key >> 61 : 0;
     }
 
-    /* The rows of a thread's shards; without a branch, which would be a coin. */
+    /* The rows of a thread's shards that matter; without a branch, which would be a coin. */
     size_t rows_of(unsigned part, const SeenColumns &seen, std::vector<u32> &mine) const
     {
         unsigned of = crew ? crew->size() : 1;
@@ -177,7 +177,7 @@ class Match {
         mine.resize(seen.rows + 1);
         for (size_t i = 0; i < seen.rows; i++) {
             mine[count] = static_cast<u32>(i);
-            count += own[shard_of(seen.flow_key[i])];
+            count += own[shard_of(seen.flow_key[i])] & wl_matters(seen.kind[i], seen.message[i]);
         }
         return count;
     }
@@ -212,6 +212,7 @@ class Match {
     }
 
     std::vector<Shard> tables;
+    unsigned most_threads;
     std::unique_ptr<Crew> crew;
 };
 

@@ -200,6 +200,63 @@ Array<u64> minhash(Column<u64> numbers, u32 count, u64 seed)
     return owned(std::move(smallest), count);
 }
 
+/* The first symbols of numbers: at most WL_NEAR. Numbers draw in turn, those that are not done again: the draws of one wait for
+ * each other, and when it is done is a coin, hence no branch. Neighbours add to symbols of their own, or each waits for the one
+ * before. */
+Array<u64> rateless_first(Column<u64> numbers, u32 count, u64 seed)
+{
+    constexpr size_t together = 256, copies = 8;
+    static const wl_near near = [] {
+        wl_near begun;
+
+        wl_near_begin(&begun);
+        return begun;
+    }();
+    auto words = zeroed<u64>(std::max<size_t>(count, 1) * cell_words);
+    auto *symbols = reinterpret_cast<wl_cell *>(words.get());
+    size_t rows = numbers.shape(0);
+
+    if (count > WL_NEAR)
+        throw std::invalid_argument("at most the first 64 symbols");
+    {
+        nb::gil_scoped_release release;
+        wl_cell apart[copies][WL_NEAR] = {};
+        u64 checks[together], coins[together];
+        u32 open[together], symbol[together];
+        wl_rateless rateless;
+
+        wl_rateless_begin(&rateless, seed);
+        for (size_t start = 0; start < rows && count; start += together) {
+            size_t left = std::min(together, rows - start);
+            const u64 *number = numbers.data() + start;
+
+            for (u32 i = 0; i < left; i++) {
+                checks[i] = wl_check(number[i], rateless.check_key);
+                coins[i] = wl_coin(number[i], rateless.draw_key);
+                open[i] = i;
+                symbol[i] = 0;
+            }
+            for (u32 draw = 1; left; draw++) {
+                size_t drawing = left;
+
+                left = 0;
+                for (size_t k = 0; k < drawing; k++) {
+                    u32 i = open[k], at = symbol[i], next = wl_next_near(&near, at, wl_draw(coins[i], draw));
+
+                    wl_take_out(&apart[k % copies][at], number[i], checks[i], ~0ull);
+                    symbol[i] = next;
+                    open[left] = i;
+                    left += next < count;
+                }
+            }
+        }
+        for (const auto &some : apart)
+            for (u32 i = 0; i < count; i++)
+                wl_take_out(&symbols[i], some[i].ids, some[i].check, 0 - some[i].count);
+    }
+    return owned(std::move(words), count * cell_words);
+}
+
 class RatelessEncoder {
   public:
     RatelessEncoder(Column<u64> numbers, u64 seed)
@@ -359,6 +416,8 @@ void add_rda(nb::module_ &m)
     m.def("strata_fill", &strata_fill, numbers, "strata"_a.noconvert(), "seed"_a, "Add numbers to strata.");
     m.def("strata_estimate", &strata_estimate, difference, "seed"_a, "Estimate the number of numbers in a difference of strata.");
     m.def("minhash", &minhash, numbers, "count"_a, "seed"_a, "The smallest coin for each of `count` purposes.");
+    m.attr("FIRST_SYMBOLS") = WL_NEAR;
+    m.def("rateless_first", &rateless_first, numbers, "count"_a, "seed"_a, "The first symbols (ids, check, count) of numbers.");
     nb::class_<RatelessEncoder>(m, "RatelessEncoder", "Numbers as a stream of symbols (ids, check, count).")
         .def(nb::init<Column<u64>, u64>(), numbers, "seed"_a)
         .def("symbols", &RatelessEncoder::symbols, "count"_a, "The next symbols.");

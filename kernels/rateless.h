@@ -74,10 +74,41 @@ WL_INLINE u32 wl_next_symbol(u32 i, u64 r)
     return (u32)(root * (root + 1) > quotient ? root - 1 : root);
 }
 
+/* Of the first symbols, the next by the upper byte of r, for the largest such r: for others it is the same, or mostly one more. */
+#define WL_NEAR 64
+
+struct wl_near {
+    u8 next[WL_NEAR][256]; /* 255: this or later */
+};
+
+WL_INLINE void wl_near_begin(struct wl_near *near)
+{
+    for (u32 i = 0; i < WL_NEAR; i++)
+        for (u64 byte = 0; byte < 256; byte++) {
+            u32 next = wl_next_symbol(i, (byte + 1) << 24);
+
+            near->next[i][byte] = (u8)(next < 255 ? next : 255);
+        }
+}
+
+/* wl_next_symbol for i below WL_NEAR, nearly always without a division. */
+WL_INLINE u32 wl_next_near(const struct wl_near *near, u32 i, u64 r)
+{
+    u64 product = ((u64)i + 1) * ((u64)i + 2) << 32, next = near->next[i][(r - 1) >> 24];
+
+    next += (next + 1) * (next + 2) * r <= product; /* a coin, but no branch */
+    return (next + 1) * (next + 2) * r > product ? (u32)next : wl_next_symbol(i, r);
+}
+
+/* What draw n of a number decides by: 1 to 2^32. */
+WL_INLINE u64 wl_draw(u64 coin, u32 n)
+{
+    return (wl_mix(coin + n * WL_GOLDEN) >> 32) + 1;
+}
+
 WL_INLINE void wl_turn_next(struct wl_turn *turn, u64 coin)
 {
-    turn->draws++;
-    turn->symbol = wl_next_symbol(turn->symbol, (wl_mix(coin + turn->draws * WL_GOLDEN) >> 32) + 1);
+    turn->symbol = wl_next_symbol(turn->symbol, wl_draw(coin, ++turn->draws));
 }
 
 /* Take a number out of its symbols before `end` (put it in: count is -1); the first of `symbols` is symbol `begin`, and the

@@ -29,7 +29,7 @@ from tests.support.waiting import PATIENCE_S
 from wirelag import _kernels
 from wirelag.capture.bpf_filter import take
 from wirelag.capture.files import Capture
-from wirelag.capture.live import Live, LiveStatistics, Replay, by_clock
+from wirelag.capture.live import FEW, Live, LiveStatistics, Replay, by_clock
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import COLUMNS, Flag, PacketBatch, PacketId
 from wirelag.packets.filters import Filter
@@ -133,6 +133,33 @@ def test_a_block_with_more_packets_than_a_batch_is_given_back_at_its_end() -> No
     memory = aligned(packed_block([frame] * 9000, size=1 << 21))
     batches, _ = rows_of(memory, len(memory))
     assert [len(batch) for batch in batches] == [_kernels.BATCH_ROWS, 9000 - _kernels.BATCH_ROWS]
+
+
+def test_a_ring_can_leave_all_columns_but_two_alone() -> None:
+    rng = random.Random(5)
+    plain = [ethernet(ipv4(udp(b"x" * i, (1000 + i, 9)), 17)) for i in range(100)]
+    memory = aligned(packed_block([*plain, *(random_frame(rng)[1] for _ in range(200))], size=1 << 19))
+    (whole,), _ = rows_of(memory.copy(), len(memory))
+    ring, batch = _kernels.Ring(memory, len(memory), 1, few=True), np.full(_kernels.BATCH_BYTES, 7, np.uint8)
+    found = PacketBatch.in_memory(batch, ring.take(batch))
+    assert len(found) == len(whole) > 100
+    assert all((getattr(found, name) == getattr(whole, name)).all() for name in FEW)
+    assert (found.flow_key == 0x0707070707070707).all()
+
+
+@IN_LAB
+def test_few_columns_are_enough_for_ids_and_times(network: Network) -> None:
+    lives = [listen(network, packet_id=PacketId(), few=few) for few in (False, True)]
+    sender = raw(network)
+    for i in range(50):
+        sender.send(ethernet(ipv4(udp(bytes([i]), (i, 9)), 17)))
+    for live in lives:
+        live.stop()
+    whole, few = ([batch for batch in live if len(batch)] for live in lives)
+    ids = [np.concatenate([batch.packet_id for batch in batches]).tolist() for batches in (whole, few)]
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == 50
+    assert not hasattr(few[0], "src")
 
 
 def test_tags_that_the_kernel_removed_are_put_back() -> None:

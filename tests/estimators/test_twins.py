@@ -411,6 +411,9 @@ def check_rateless(seen: Points, seed: int, size: int, at: Sequence[int]) -> Non
     numbers = [np.array(join.numbers(packets), np.uint64) for packets in seen]
     twins = [rateless.symbols(packets, size, seed) for packets in seen]
     counts = [end - start for start, end in pairwise([0, *sorted(place for place in at if place < size), size])]
+    for own, twin in zip(numbers, twins, strict=True):
+        few = min(size, _kernels.FIRST_SYMBOLS)
+        assert _kernels.rateless_first(own, few, seed).tolist() == flat(twin[:few])
     encoders = [_kernels.RatelessEncoder(own, seed) for own in numbers]
     decoder, complete, taken = _kernels.RatelessDecoder(seed), False, 0
     twin, needed = rateless.decode(*twins, seed)

@@ -263,6 +263,7 @@ def test_arrays_of_wrong_shapes_are_refused() -> None:
         lambda: _kernels.strata_estimate(np.zeros(STRATA + 3, np.uint64), 0),
         lambda: _kernels.RatelessDecoder(0).add(np.zeros(4, np.uint64)),
         lambda: _kernels.RatelessEncoder(empty, 0).symbols(2**32 - 1),
+        lambda: _kernels.rateless_first(empty, _kernels.FIRST_SYMBOLS + 1, 0),
     ]
     for call in wrong:
         with pytest.raises(ValueError, match=r"\w"):
@@ -355,6 +356,12 @@ def test_symbols_contain_the_expected_share_of_numbers() -> None:
     assert np.abs(errors[:60]).max() < 4
     assert np.abs(errors).max() < 5  # 2,000 symbols
     assert abs((errors**2).mean() - 1) < 4 * math.sqrt(2 / most)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 63, 64])
+def test_the_first_symbols_are_those_of_the_encoder(count: int) -> None:
+    seen = numbers(np.random.default_rng(14), 100_000)  # draws of all sizes: some need a division
+    assert (_kernels.rateless_first(seen, count, 6) == _kernels.RatelessEncoder(seen, 6).symbols(count)).all()
 
 
 def test_symbols_do_not_depend_on_how_they_are_requested() -> None:

@@ -41,6 +41,14 @@ class Measured:
     references_only: bool
     references_way: Direction | None = None  # rli: if references have other addresses than packets
 
+    @property
+    def needs_few(self) -> bool:
+        """Whether times and packet ids are all that it needs of packets."""
+        delimiters = self.terms.delimiters
+        by_id = delimiters is None or delimiters.control_port is None
+        chosen = self.way is not None or self.references_only or self.terms.by is not None
+        return by_id and not chosen and not self.terms.estimator.can.one_sided
+
     def grouping(self) -> Grouping | None:
         """A fresh meter, by the terms."""
         if self.terms.by is None:

@@ -132,6 +132,7 @@ class Agent:
                 promiscuous=config.promiscuous,
                 ring_bytes=config.ring_bytes // config.cores,
                 fanout=fanout,
+                few=config.m_set is None and all(each.needs_few for each in config.measured),
             )
 
         return over_cores(config.cores, config.interval_ns, listen)
@@ -171,9 +172,8 @@ class Agent:
                         f"the clock was set {way} by {format_duration(abs(step_ns))}: intervals that it skipped or "
                         f"repeats are not covered"
                     )
-                dropped = source.statistics.dropped if live else 0
                 now_ns = source.now_ns() if len(batch) else source.quiet_ns
-                for part in self._cutters.take(batch, now_ns, dropped):
+                for part in self._cutters.take(batch, now_ns, source.dropped):
                     hand(part)
         except Exception as error:  # reported by the thread that joins it
             self._problem = error

@@ -173,6 +173,11 @@ class Fanout:
         skipped = {reason: sum(part.skipped.get(reason, 0) for part in parts) for reason in sorted(reasons)}
         return LiveStatistics(**sums, skipped=skipped)
 
+    @property
+    def dropped(self) -> int:
+        """Packets dropped so far."""
+        return sum(live.dropped for live in self._lives)
+
     def dropped_during(self, interval: Interval) -> int:
         """Packets that the kernel may have dropped in this interval, which must have ended."""
         return sum(live.dropped_during(interval) for live in self._lives)

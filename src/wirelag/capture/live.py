@@ -33,6 +33,7 @@ RING_BYTES: Final = 64 << 20
 POLL_MS: Final = 20
 SNAP_BYTES: Final = 512  # bytes of each packet: its headers, even inside tunnels, and more payload than ids need
 NO_ID: Final = PacketId(flow=False, length=False, ip_id=False, transport=False, prefix=0)
+FEW: Final = ("time_ns", "packet_id")  # columns that are enough for most meters of two points
 _MOST_GAPS: Final = 1 << 16
 
 
@@ -83,6 +84,10 @@ class Source(Protocol):
     @property
     def statistics(self) -> LiveStatistics:
         """Counts so far."""
+
+    @property
+    def dropped(self) -> int:
+        """Packets dropped so far."""
 
     def dropped_during(self, interval: Interval) -> int:
         """Packets that may have been dropped in an interval that has ended."""
@@ -135,7 +140,7 @@ class Live:
     the packets: both directions of a flow go to the same one. One thread iterates; others may query and stop it.
 
     `clock`: whether the kernel or the card timestamps packets. A card has its own clock, which must be synchronised
-    (phc2sys), and timestamps only incoming packets.
+    (phc2sys), and timestamps only incoming packets. With `few`, batches have no columns but FEW, and no frames.
     """
 
     def __init__(
@@ -153,6 +158,7 @@ class Live:
         ring_bytes: int = RING_BYTES,
         snap_bytes: int = SNAP_BYTES,
         poll_ms: int = POLL_MS,
+        few: bool = False,
     ) -> None:
         """Start listening; arriving packets wait in the ring."""
         self.name = interface
@@ -182,8 +188,10 @@ class Live:
             fields=ids.fields,
             prefix=ids.prefix,
             seed=ids.seed,
+            few=few,
             **(wanted or Filter()).kernel_arguments(),
         )
+        self._few = few
         self._blocks = (Block(interface, 0, self._ring.memory),)
         self._passed = self._dropped = self._freezes = 0
         self._gaps: deque[Gap] = deque(maxlen=_MOST_GAPS)
@@ -228,6 +236,8 @@ class Live:
             rows = self._reader.take(memory)
             if rows > 0:
                 batch = PacketBatch.in_memory(memory, rows, self._blocks)
+                if self._few:
+                    batch = PacketBatch({name: getattr(batch, name) for name in FEW})
                 if self._stopped_ns is not None and int(batch.time_ns[-1]) > self._stopped_ns:
                     yield batch[batch.time_ns <= self._stopped_ns]
                     return
@@ -262,6 +272,13 @@ class Live:
             freezes=self._freezes,
             **{name: known[name] for name in ("packets", "wire_bytes", "filtered", "backwards", "skipped")},
         )
+
+    @property
+    def dropped(self) -> int:
+        """`statistics.dropped`, for those who ask with every batch."""
+        if not self._closed:
+            self._count()
+        return self._dropped
 
     def dropped_during(self, interval: Interval) -> int:
         """Packets that the kernel may have dropped in this interval, which must have ended.
@@ -400,6 +417,11 @@ class Replay:
             backwards=known.backwards,
             skipped=known.skipped,
         )
+
+    @property
+    def dropped(self) -> int:
+        """Always 0."""
+        return 0
 
     @property
     def warnings(self) -> list[str]:

@@ -74,7 +74,7 @@ def watch(
     ] = False,
     clock: Annotated[str, Option(metavar="kernel|hardware", help="Source of timestamps.", panel=INTERFACE)] = "kernel",
     ring: Annotated[str, Option(metavar="SIZE", help="Size of the capture buffer.", panel=INTERFACE)] = "64MiB",
-    cores: Annotated[int, Option(metavar="N", help="Cores that capture packets.", panel=INTERFACE)] = 1,
+    cores: Annotated[int, Option(metavar="N", help="Cores that capture and match packets.", panel=INTERFACE)] = 1,
     in_kernel: Annotated[
         bool, Option("--in-kernel", help="Measure inside the kernel (eBPF).", panel=INTERFACE)
     ] = False,
@@ -132,7 +132,7 @@ def watch(
 
     table_bytes = size_bytes(table_memory, "table_memory")
     response = _response_settings(quantity, _groups(quantity, by, group_memory), server or [], method, table_bytes)
-    measure = _measure(response, _groups(quantity, by, group_memory), table_bytes, memory)
+    measure = _measure(response, _groups(quantity, by, group_memory), table_bytes, memory, cores)
     problem, inside = None, None
     with ExitStack() as stack:
         source: Source
@@ -264,17 +264,17 @@ def _groups(quantity: str, by: str | None, memory: str) -> Groups:
     return Groups(by, GROUPS if quantity == "response" else RTT_GROUPS, size_bytes(memory, "group_memory"))
 
 
-def _measure(response: ResponseSettings | None, groups: Groups, table_memory: int, memory: str | None) -> LiveMeasure:
+def _measure(asked: ResponseSettings | None, groups: Groups, table: int, memory: str | None, cores: int) -> LiveMeasure:
     from wirelag.measure.live import Responses, RoundTrips
     from wirelag.measure.rtt import RttSettings
     from wirelag.units import size_bytes, within
 
-    if response is not None:
+    if asked is not None:
         if memory is not None:
             raise UsageError("applies to rtt only; use --table-memory", option="--memory")
-        return Responses(response)
+        return Responses(asked)
     size = None if memory is None else within(size_bytes(memory, "memory"), 1024, 1 << 32, "memory")
-    settings = RttSettings(table_memory=table_memory, memory=size, groups=groups)
+    settings = RttSettings(table_memory=table, memory=size, groups=groups, cores=cores)
     return RoundTrips(settings.estimator().meter("tap"), settings.method, groups if groups.by else None)
 
 

@@ -57,6 +57,11 @@ class KernelSource:
         """Counts so far."""
         return self._statistics()
 
+    @property
+    def dropped(self) -> int:
+        """Packets dropped so far."""
+        return self._statistics().dropped
+
     def dropped_during(self, interval: Interval) -> int:
         """Packets dropped since the last call."""
         before, self._told = self._told, self._statistics().dropped

@@ -192,7 +192,7 @@ class PacketBatch:
         return cls.in_memory(np.empty(_kernels.BATCH_BYTES, np.uint8), 0)
 
     def __len__(self) -> int:
-        return len(self.time_ns)
+        return len(self.time_ns) if self._memory is None else self._rows
 
     def __repr__(self) -> str:
         return f"<PacketBatch of {len(self)} packets>"

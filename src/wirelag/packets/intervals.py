@@ -51,8 +51,12 @@ def split(batches: Iterable[PacketBatch], interval_ns: int | None) -> Iterator[t
         if interval_ns is None:
             yield Interval(int(batch.time_ns.min()), int(batch.time_ns.max()) + 1), batch
             continue
-        times_ns = np.maximum(np.maximum.accumulate(batch.time_ns), latest_ns)
-        latest_ns = int(times_ns[-1])
+        first, before_ns = max(int(batch.time_ns[0]), latest_ns) // interval_ns, latest_ns
+        latest_ns = max(int(batch.time_ns.max()), latest_ns)
+        if latest_ns // interval_ns == first:  # nearly always: there is nothing to cut
+            yield Interval(first * interval_ns, (first + 1) * interval_ns), batch
+            continue
+        times_ns = np.maximum(np.maximum.accumulate(batch.time_ns), before_ns)
         indexes = times_ns // interval_ns
         edges = [0, *(np.flatnonzero(np.diff(indexes)) + 1).tolist(), len(batch)]
         for start, end in pairwise(edges):

@@ -63,6 +63,8 @@ def in_words(cells: Words) -> Words:
 
 def symbols_of(numbers: Words, first: int, end: int, seed: int) -> Words:
     """Symbols `first` to `end` - 1, as words."""
+    if end <= _kernels.FIRST_SYMBOLS:
+        return in_words(_kernels.rateless_first(numbers, end, seed))[first:]
     encoder = _kernels.RatelessEncoder(numbers, seed)
     encoder.symbols(first)
     return in_words(encoder.symbols(end - first))
