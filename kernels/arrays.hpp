@@ -14,6 +14,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include "columns.hpp"
+
 extern "C" {
 #include "match.h"
 }
@@ -40,9 +42,34 @@ template <typename T> struct Values {
     {
     }
 
+    /* The same column, without an array where its place is known. */
+    Values(nanobind::handle packets, const char *name, size_t rows, const T *known) : values(known)
+    {
+        if (!known)
+            *this = Values(packets, name, rows);
+    }
+
     T operator[](size_t i) const
     {
         return values[i];
+    }
+};
+
+/* The memory of a batch that the kernel wrote: arrays of its columns would take longer to make than short batches to match. */
+struct BatchMemory {
+    Room<u8> array;
+    const Columns *columns = nullptr;
+
+    BatchMemory(nanobind::handle packets, size_t rows)
+    {
+        nanobind::object memory = nanobind::getattr(packets, "_memory", nanobind::none());
+
+        if (memory.is_none())
+            return;
+        array = nanobind::cast<Room<u8>>(memory, false);
+        if (array.shape(0) < sizeof(Columns) || rows > batch_rows || reinterpret_cast<uintptr_t>(array.data()) % alignof(Columns))
+            throw std::invalid_argument("the memory is not that of a batch");
+        columns = reinterpret_cast<const Columns *>(array.data());
     }
 };
 
@@ -50,13 +77,35 @@ template <typename T> struct Values {
 struct SeenColumns {
     nanobind::handle packets;
     size_t rows = nanobind::len(packets);
-    Values<s64> time_ns{packets, "time_ns", rows};
-    Values<u64> flow_key{packets, "flow_key", rows}, transaction{packets, "transaction", rows};
-    Values<u32> payload_length{packets, "payload_length", rows}, seq{packets, "seq", rows}, ack{packets, "ack", rows};
-    Values<u32> tsval{packets, "tsval", rows}, tsecr{packets, "tsecr", rows};
-    Values<u16> src_port{packets, "src_port", rows}, dst_port{packets, "dst_port", rows}, window{packets, "window", rows};
-    Values<u16> ip_id{packets, "ip_id", rows}, flags{packets, "flags", rows};
-    Values<u8> protocol{packets, "protocol", rows}, kind{packets, "kind", rows}, message{packets, "message", rows};
+    BatchMemory memory{packets, rows};
+
+#define WL_SEEN(type, name)                         \
+    Values<type> name                               \
+    {                                               \
+        packets, #name, rows, known(&Columns::name) \
+    }
+    WL_SEEN(s64, time_ns);
+    WL_SEEN(u64, flow_key);
+    WL_SEEN(u64, transaction);
+    WL_SEEN(u32, payload_length);
+    WL_SEEN(u32, seq);
+    WL_SEEN(u32, ack);
+    WL_SEEN(u32, tsval);
+    WL_SEEN(u32, tsecr);
+    WL_SEEN(u16, src_port);
+    WL_SEEN(u16, dst_port);
+    WL_SEEN(u16, window);
+    WL_SEEN(u16, ip_id);
+    WL_SEEN(u16, flags);
+    WL_SEEN(u8, protocol);
+    WL_SEEN(u8, kind);
+    WL_SEEN(u8, message);
+#undef WL_SEEN
+
+    template <typename T> const T *known(T (Columns::*column)[batch_rows]) const
+    {
+        return memory.columns ? memory.columns->*column : nullptr;
+    }
 
     explicit SeenColumns(nanobind::handle batch) : packets(batch)
     {
