@@ -58,7 +58,10 @@ OPTIONS = {
     ),
     "oneway, finecomb": ("--top 1 --sort max", "--html PAGE", "--by destination", "--interval 1s", "--interval 100ms"),
     "rtt, fridge": ("--by server --top 1", "--html PAGE", "--samples ROWS", "--interval 300ms", "--interval 2s"),
-    "flows": ("--interval 1s", "--interval 100ms --by server", "--by server", "--by client", "--most-flows 1", "--html PAGE", "-o OUT"),
+    "flows": (
+        *("--interval 1s", "--interval 100ms --by server", "--by server", "--by client"),
+        *("--most-flows 1", "--html PAGE", "-o OUT"),
+    ),
     "plan": ("--html PAGE", "-o OUT", "--brief"),
     "path": (
         "--interval 500ms", "--interval 2s --html PAGE", "--html PAGE", "-o OUT", "--quiet", "--sla mean<1h",

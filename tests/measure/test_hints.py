@@ -46,6 +46,7 @@ CASES = (
         "which has no servers: try `wirelag rtt`",
     ),
     (("rtt", "malformed/dpkt/truncated_dns.pcap"), "only 1 packet: capture for longer"),
+    (("response", "malformed/tcpdump/pimv2-oobr-1.pcap"), "only 1 packet: capture for longer"),  # it is from a client
     (("rtt", SSH, "--port", "9"), "the filter leaves out all 1,797 packets: most are of port 22"),
     (("response", SSH, "--port", "9"), "the filter leaves out all 1,797 packets: most are of port 22"),
     (("oneway", SSH, "hidden/zeek/ssh.client-side-half-duplex.pcap", "--port", "9"), "most are of port 22"),

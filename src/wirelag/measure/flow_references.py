@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from wirelag.measure.flow_rows import Choice, FlowRow, summary
 from wirelag.measure.points import PointPair
-from wirelag.units import format_time
+from wirelag.units import format_time, many
 
 if TYPE_CHECKING:
     import numpy as np
@@ -128,7 +128,7 @@ def _ways(alignment: Alignment, every: int) -> tuple[npt.NDArray[np.uint64], lis
     notes = []
     if len(found.ways):
         notes.append(
-            f"{len(found.ways):,} address pairs have delays of their own, so they take another route: "
+            f"{many(len(found.ways), 'address pair')} with delays of their own, which take another route: "
             f"each has its own references"
         )
     if found.error is not None and found.error > NO_BETTER and thinning <= every:

@@ -144,9 +144,12 @@ class FlowsResult(Result):
     @cached_property
     def few(self) -> Few:
         """Flows or groups with too few packets timed for a place: how many come before them, and how many there are."""
-        listed = [row.timed for row in self.groups if row.key != OTHER]
-        timed = self.chosen.merged().column("timed").tolist() if self.by == "flow" else listed
-        return sum(n >= FEWEST for n in timed), sum(0 < n < FEWEST for n in timed)
+        import numpy as np
+
+        groups = [row.timed for row in self.groups if row.key != OTHER]
+        timed = self.chosen.merged().column("timed") if self.by == "flow" else np.array(groups, np.uint64)
+        enough = int(np.count_nonzero(timed >= np.uint64(FEWEST)))
+        return enough, int(np.count_nonzero(timed)) - enough
 
     @property
     def few_notes(self) -> list[str]:

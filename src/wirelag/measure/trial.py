@@ -34,6 +34,7 @@ class Trial:
     delays: int = 0  # round trips
     timed: int = 0  # servers whose responses were timed
     servers: int = 0
+    requests: int = 0  # packets from clients to servers
     whys: Counter[str] = field(default_factory=Counter)  # why servers have no estimate
 
     def add(self, other: Trial) -> None:
@@ -42,6 +43,7 @@ class Trial:
         self.delays += other.delays
         self.timed += other.timed
         self.servers += other.servers
+        self.requests += other.requests
         self.whys.update(other.whys)
 
     @property
@@ -54,7 +56,8 @@ class Trial:
         """The same in words."""
         from wirelag.synopses.epochs import MEANING
 
-        return MEANING.get(self.reason, self.reason) or "no packets from clients to servers"
+        nothing = "no flow that can be followed" if self.requests else "no packets from clients to servers"
+        return MEANING.get(self.reason, self.reason) or nothing
 
 
 class _FirstPackets:
@@ -108,6 +111,7 @@ def try_commands(capture: Capture, observers: Sequence[Observer], progress: Prog
     settings = replace(settings, memory=memory or settings.memory)
     try:
         _, heard = hear(packets, settings)
+        trial.requests = heard.from_clients
         _count_servers(trial, Chooser(settings.method, settings.fewest).choose(heard))
     except WirelagError:
         if not packets.read:

@@ -93,7 +93,7 @@ def no_response(survey: Survey, trial: Trial) -> Nothing:
         return hidden
     if {kind for kind, n in survey.kinds.items() if n} == {Kind.ICMP}:
         return Nothing("only ICMP, which has no servers")
-    if trial.servers and (few := _few(survey)):
+    if trial.requests and (few := _few(survey)):
         return few
     return Nothing(trial.why_not, _HELPS.get(trial.reason, ""))
 

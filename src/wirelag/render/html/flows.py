@@ -15,6 +15,7 @@ from wirelag.render.html.frame import Frame, bounds, chart, coverage, delay, doc
 from wirelag.render.html.oneway_charts import SpanEntry, means
 from wirelag.render.html.page import MOST_BARS, MOST_GROUPS
 from wirelag.report import Report
+from wirelag.stats.ranking import FEWEST
 from wirelag.synopses.delay_sample import DelaySample
 from wirelag.synopses.flows import Flows
 from wirelag.units import format_size
@@ -140,7 +141,7 @@ def _summary(page: FlowsPage, less_s: float, below: int) -> str:
         f"A packet took <strong>{spoken(report.mean, report.ci95.get('mean'))}</strong> on average, in {count:,} "
         f"flow{'s' * (count != 1)}"
     )
-    if len(page.points) > 1:
+    if len(page.points) > 1 and page.points[0][1].samples >= FEWEST:  # of a few packets nothing is said first
         name, slowest = page.points[0]
         lead += f"; the slowest was {escape(name)} with {spoken(slowest.mean, slowest.ci95.get('mean'))}"
     used, refused = details["references"]["accepted"], sum(page.refused.values())
