@@ -5,8 +5,7 @@
 Agents send an interval each second, through real spools and connections. Meanwhile, at random: the collector is killed
 (SIGKILL), its flushes and writes fail (EIO, ENOSPC), its clock is set, its file descriptors run out, it is stopped for
 a while; agents are killed and start again with their spools. Then all faults end, agents deliver what waits, and every
-interval must be in the store once, with the figures that a collector without faults finds; where the clock was set,
-neighbours may come too late to know an interval's loss, which is then not given.
+interval must be in the store once, with the figures that a collector without faults finds.
 """
 
 import argparse
@@ -203,7 +202,7 @@ async def drill(arguments: argparse.Namespace, folder: File, library: File) -> b
     faults.running.end(signal.SIGTERM)
     print(
         f"{len(wanted):,} intervals of {len(agents)} segments: lost {lost}, doubled {doubled}, wrong {wrong}, "
-        f"without a figure of loss {silent} (the clock was set), "
+        f"of these without a figure of loss {silent}, "
         f"dropped by agents {dropped}; collector's memory at most {faults.most_bytes >> 20} MiB "
         f"(bound {MOST_MEMORY >> 20})"
     )
@@ -221,7 +220,7 @@ def judged(running: Running, agents: list[tuple[Agent, Agent]], wanted: dict[tup
                 last = rows[0]["start"]
         by_place = dict(found)
         lost = sum(place not in by_place for place in wanted)
-        wrong = sum(not agree(figures, wanted.get(place), stepped=True) for place, figures in by_place.items())
+        wrong = sum(not agree(figures, wanted.get(place)) for place, figures in by_place.items())
         if not lost and not wrong:
             break
         time.sleep(1)

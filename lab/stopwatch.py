@@ -38,13 +38,13 @@ class Timed(loop.Collector):
         )
         return super()._take_one(data, place, now_ns)
 
-    def _into_rounds(self, message: Message, now_ns: int) -> list[Outcome]:
+    def _into_rounds(self, message: Message) -> list[Outcome]:
         began_ns = time.perf_counter_ns()
-        found = super()._into_rounds(message, now_ns)
+        found = super()._into_rounds(message)
         self._note("rounds", start_ns=message.interval.start_ns, took_ns=time.perf_counter_ns() - began_ns)
         return found
 
-    def _kept(self, work: Callable[[int], list[Outcome]]) -> list[loop.Said] | None:
+    def _kept(self, work: Callable[[int, list[Outcome]], None]) -> list[loop.Said] | None:
         began_ns = time.perf_counter_ns()
         found = super()._kept(work)
         self._note("kept", took_ns=time.perf_counter_ns() - began_ns)

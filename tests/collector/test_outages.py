@@ -25,10 +25,12 @@ class Offline:
     def __init__(self, folder: Path, agents: Iterable[Agent]) -> None:
         self._file, self._agents = str(folder / "store.db"), {agent.point: agent for agent in agents}
         self.now_ns, self.asked = EPOCH_NS, list[Message]()
+        self.off_ns = 0  # what the clock of the host is wrong by; how much time passes does not depend on it
         self.start()
 
     def start(self) -> None:
-        self.collector = Collector(Rounds([Ends("A>B", "A", "B")]), SqliteStore(self._file), self._tick)
+        rounds, store = Rounds([Ends("A>B", "A", "B")]), SqliteStore(self._file)
+        self.collector = Collector(rounds, store, lambda: self._tick() + self.off_ns, steady=self._tick)
         self.collector._ask_for = self.asked.extend  # type: ignore[method-assign]
         assert self.collector._resume() is not None
 
@@ -130,3 +132,61 @@ def test_late_intervals_count_once(tmp_path: Path) -> None:
     assert sum(outcomes().values()) == 7
     assert outcomes()["unseen"] == 3
     assert sum(one["sent"] for one in offline.reports()) == 1200
+
+
+# ---- the clock of the host is set ----
+
+
+@pytest.mark.parametrize("off_s", [90, 3600, 3 * 365 * 86_400, -90, -3600])
+def test_nothing_is_given_up_because_the_clock_is_set(tmp_path: Path, off_s: int) -> None:
+    """Halves and neighbours that wait when the clock is wrong for a moment come in time, by the time that passed."""
+    path = Travelled.made(6, 200, 44)
+    agents = pair(path, Rda(short=True, rows=64, tail=200))
+    ups, downs = (agent.messages(0, 7) for agent in agents)
+    offline = Offline(tmp_path, agents)
+    offline.now_ns = EPOCH_NS + 3 * SECOND_NS
+    offline.tell([*ups[:3], *downs[:2]])
+    offline.off_ns = off_s * SECOND_NS
+    offline.wait(2)
+    offline.off_ns = 0
+    offline.now_ns = EPOCH_NS + 7 * SECOND_NS
+    offline.tell([downs[2], *ups[3:], *downs[3:]])
+    offline.wait(1)
+    assert not sum(one["missed"] for one in offline.reports())
+    assert are_true(offline.reports(), path) == 6  # with their loss
+
+
+def test_what_waits_in_the_store_stays_if_the_clock_is_behind_at_the_start(tmp_path: Path) -> None:
+    """For that clock it is from the future; it was acknowledged, so it is not dropped."""
+    path = Travelled.made(3, 200, 45)
+    agents = pair(path, Rda(short=True, rows=64, tail=200))
+    ups, downs = (agent.messages(0, 4) for agent in agents)
+    offline = Offline(tmp_path, agents)
+    offline.now_ns = EPOCH_NS + 4 * SECOND_NS
+    offline.tell(ups)
+    offline.off_ns = -3600 * SECOND_NS
+    offline.restart(1)
+    offline.tell(downs)
+    assert offline.collector._left == set(range(4))  # kept by their agent
+    offline.off_ns = 0
+    offline.wait(70)
+    offline.tell(downs)
+    offline.wait(130)
+    assert are_true(offline.reports(), path) == 3
+
+
+def test_a_half_finds_the_other_in_the_store_whatever_the_clock_shows(tmp_path: Path) -> None:
+    """The first half was let go after a minute; the clock was set back, so that the second does not look late."""
+    path = Travelled.made(3, 200, 46)
+    agents = pair(path, Rda(short=True, rows=64, tail=200))
+    ups, downs = (agent.messages(0, 4) for agent in agents)
+    offline = Offline(tmp_path, agents)
+    offline.now_ns = EPOCH_NS + 4 * SECOND_NS
+    offline.tell(ups)
+    offline.wait(150)
+    assert not offline.collector.rounds.bytes
+    offline.off_ns = -145 * SECOND_NS
+    offline.tell(downs)
+    assert not offline.collector._left
+    offline.wait(1)
+    assert are_true(offline.reports(), path) == 3

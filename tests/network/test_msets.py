@@ -272,14 +272,17 @@ def test_live_agents_follow(tmp_path: Path) -> None:
         return Message("status", point, None, Interval(5, 5), config.terms, records=(place | more,))
 
     agents = Agents({})
-    agents.heard(status("A", m_set_ns=0), 1, 5)
-    agents.heard(status("B", m_set_ns=7), 1, 5)
-    agents.heard(status("C"), 1, 5)  # it has its own settings
-    agents.heard(status("D", m_set_ns=7, ending=True), 1, 5)
+    agents.heard(status("A", m_set_ns=0), 1, 5, 5)
+    agents.heard(status("B", m_set_ns=7), 1, 5, 5)
+    agents.heard(status("C"), 1, 5, 5)  # it has its own settings
+    agents.heard(status("D", m_set_ns=7, ending=True), 1, 5, 5)
     assert agents.following(6) == {"A": 0, "B": 7}
     assert agents.following(5 + ALIVE_NS) == {}
     # After a restart the collector has heard no agent yet: none is silent.
     assert Agents(agents.changed()).following(5 + 2 * ALIVE_NS, began_ns=4 + 2 * ALIVE_NS) == {"A": 0, "B": 7}
+    # A clock that is set makes nobody silent: neither its m-set nor its alert changes.
+    shown = {one["point"]: (one["alive"], one["silent"]) for one in agents.all(5 + 3600 * 10**9, 5 + 10**9)}
+    assert shown == dict.fromkeys("ABCD", (True, 1.0))
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ class Api:
         return await self._safely("/metrics", self._exposition())
 
     async def _exposition(self) -> Response:
-        agents, counted = self._of.agents.all(self._of.clock()), self.counted()
+        agents, counted = self._of.agents.all(self._of.clock(), self._of.steady()), self.counted()
         # With many segments and points it takes tenths of a second: messages must not wait for it.
         text, kind = await asyncio.to_thread(
             self._of.metrics.text,
@@ -183,7 +183,7 @@ class Api:
 
     async def _agents(self, values: dict[str, Any]) -> Response:
         now_ns = self._of.clock()
-        return JSONResponse({"now": now_ns / 1e9, "agents": self._of.agents.all(now_ns)})
+        return JSONResponse({"now": now_ns / 1e9, "agents": self._of.agents.all(now_ns, self._of.steady())})
 
     async def _forget(self, values: dict[str, Any]) -> Response:
         point = values["point"]
