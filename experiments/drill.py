@@ -195,14 +195,13 @@ async def drill(arguments: argparse.Namespace, folder: File, library: File) -> b
         await asyncio.gather(*(one.outbox.drained() for one in senders))
     wanted = await asyncio.to_thread(expected, agents, seconds, folder)
     dropped = sum(one.outbox.dropped + one.outbox.refused for one in senders)
-    lost, doubled, wrong, silent = await asyncio.to_thread(judged, faults.running, agents, wanted)
+    lost, doubled, wrong = await asyncio.to_thread(judged, faults.running, agents, wanted)
     faults.look()
     for one in senders:
         await one.end()
     faults.running.end(signal.SIGTERM)
     print(
         f"{len(wanted):,} intervals of {len(agents)} segments: lost {lost}, doubled {doubled}, wrong {wrong}, "
-        f"of these without a figure of loss {silent}, "
         f"dropped by agents {dropped}; collector's memory at most {faults.most_bytes >> 20} MiB "
         f"(bound {MOST_MEMORY >> 20})"
     )
@@ -224,8 +223,7 @@ def judged(running: Running, agents: list[tuple[Agent, Agent]], wanted: dict[tup
         if not lost and not wrong:
             break
         time.sleep(1)
-    silent = sum(figures[-1] is None for figures in by_place.values())
-    return lost, len(found) - len(by_place), wrong, silent
+    return lost, len(found) - len(by_place), wrong
 
 
 def main() -> None:
