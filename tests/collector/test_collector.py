@@ -35,7 +35,8 @@ from tests.support.effort import scaled
 from tests.support.places import ROOT
 from tests.support.waiting import PATIENCE_S
 from wirelag.collector.check import HOUR_BYTES, MINUTE_BYTES, SINGLE_BYTES
-from wirelag.collector.loop import MOST_UNHEARD, Collector, Said
+from wirelag.collector.listeners import MOST_UNHEARD, Said
+from wirelag.collector.loop import Collector
 from wirelag.collector.openapi import PARAMETERS, document, written
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, Retention
@@ -375,11 +376,11 @@ def test_a_slow_listener_is_disconnected(tmp_path: Path) -> None:
     async def slow() -> None:
         store = SqliteStore(str(tmp_path / "store.db"))
         collector = Collector(Rounds([]), store)
-        listening = collector.listen()
+        listening = collector.listeners.listen()
         first = asyncio.ensure_future(anext(listening))
         await asyncio.sleep(0)
         for number in range(MOST_UNHEARD + 2):
-            collector._tell([Said("A>B", {"number": number})])
+            collector.listeners.tell([Said("A>B", {"number": number})])
         with pytest.raises(StopAsyncIteration):
             await first
         await collector.close()

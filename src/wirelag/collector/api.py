@@ -15,7 +15,8 @@ from starlette.routing import BaseRoute, Route
 from wirelag import __version__
 from wirelag.collector.following import TopologyChange
 from wirelag.collector.forget import forget
-from wirelag.collector.loop import Collector, Kept, News
+from wirelag.collector.listeners import News
+from wirelag.collector.loop import Collector, Kept
 from wirelag.collector.openapi import document, values_of
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SUMMED, Row
 from wirelag.collector.tally import Tally
@@ -243,7 +244,7 @@ class Api:
 
     async def _stream(self) -> AsyncIterator[str]:
         yield ": wirelag\n\n"
-        listening = aiter(self._of.listen())
+        listening = aiter(self._of.listeners.listen())
         waiting: asyncio.Future[News] | None = None
         try:
             while True:

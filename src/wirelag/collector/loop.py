@@ -2,8 +2,7 @@
 
 Laws. A message is acknowledged once it and everything derived from it are on disk. Work is done when a message arrives;
 a clock that is never set tells when to stop waiting. After kill -9, stored messages are processed again, and questions
-are asked again. Unreadable messages are counted and acknowledged: they would not get better. A listener that does not
-keep up is disconnected.
+are asked again. Unreadable messages are counted and acknowledged: they would not get better.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from wirelag.collector.agents import Agents, Presence
 from wirelag.collector.clock_check import Behind, is_ahead, may_pass
 from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.health import Health
+from wirelag.collector.listeners import Listeners, Said
 from wirelag.collector.metrics import InUse, Metrics
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
@@ -46,23 +46,10 @@ TICK_S: Final = 1.0
 PRUNE_S: Final = 600.0
 CHECK_S: Final = 86400.0
 RESULT_S: Final = 150e-6  # about what it takes to store a result of a class
-MOST_LISTENERS: Final = 256
 MOST_ASKS: Final = 1024  # asks waiting for an inbox; the oldest are dropped
-MOST_UNHEARD: Final = 256  # results waiting for a listener
 MOST_UNSAVED: Final = 100_000
 
 Arrived = tuple[bytes, Acknowledge, Inbox]
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A result of a whole segment, as sent to listeners."""
-
-    segment: str
-    report: dict[str, Any]
-
-
-News = list[Said] | TopologyChange  # what listeners receive
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +95,7 @@ class Collector:
         self._queued, self._taken = 0, asyncio.Event()  # bytes that wait, and whether some were taken
         self._asked: list[tuple[Inbox, asyncio.Queue[tuple[str, bytes]]]] = []  # asks waiting for each inbox
         self._loop: asyncio.AbstractEventLoop
-        self._listeners: set[asyncio.Queue[News | None]] = set()
+        self.listeners = Listeners()
         self._worker = ThreadPoolExecutor(1, "collector")  # the store and the rounds belong to this thread
         self._spoke: dict[str, int] = {}  # points of the last batch, and the index of their message
         self._left: set[int] = set()  # messages of the last batch that were not accepted
@@ -125,7 +112,7 @@ class Collector:
         """Run until cancelled. `read` returns the current topology, if it is followed."""
         self.inboxes, self._loop = inboxes, asyncio.get_running_loop()
         self._asked = [(inbox, asyncio.Queue(MOST_ASKS)) for inbox in inboxes]
-        self._tell(await self.in_worker(self._resume) or [])
+        self.listeners.tell(await self.in_worker(self._resume) or [])
         async with asyncio.TaskGroup() as group:
             for inbox in inboxes:
                 group.create_task(self._receive(inbox))
@@ -140,23 +127,10 @@ class Collector:
 
     async def close(self) -> None:
         """Disconnect listeners, and close the store."""
-        for listener in list(self._listeners):
-            self._dismiss(listener)
+        self.listeners.close()
         await self.in_worker(self.store.close)
         self._worker.shutdown()
         self._pruner.shutdown()
-
-    async def listen(self) -> AsyncIterator[News]:
-        """Results and changes of the network as they come; ends if a listener does not keep up, or too many listen."""
-        if len(self._listeners) >= MOST_LISTENERS:
-            return
-        mine: asyncio.Queue[News | None] = asyncio.Queue(MOST_UNHEARD)
-        self._listeners.add(mine)
-        try:
-            while (said := await mine.get()) is not None:
-                yield said
-        finally:
-            self._listeners.discard(mine)
 
     async def measure(self, ends: Iterable[Ends]) -> None:
         """Measure these segments, too."""
@@ -185,7 +159,7 @@ class Collector:
             if found is None:
                 continue
             self._by_point |= {point: batch[i][2] for point, i in self._spoke.items()}
-            self._tell(found)
+            self.listeners.tell(found)
 
     def _send(self, ask: Message) -> None:
         """Ask an agent at once, before the store is written: what is not answered is asked again."""
@@ -211,7 +185,7 @@ class Collector:
             await asyncio.sleep(TICK_S)
             found = await self.in_worker(self._pass_time)
             if found is not None:
-                self._tell(found)
+                self.listeners.tell(found)
 
     async def _prune(self) -> None:
         while True:
@@ -233,7 +207,7 @@ class Collector:
                 change = await asyncio.to_thread(following.take, topology, alive, self.clock())  # may take long
                 for told in await self.in_worker(self._followed, alive, change):
                     self._send(told)
-                self._tell(change or [])
+                self.listeners.tell(change or [])
             except WirelagError as error:  # the previous topology stays valid
                 self.counted["topology not read"] += 1
                 if following.failed(error):
@@ -243,19 +217,6 @@ class Collector:
     async def in_worker(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Run in the thread that the store and the rounds belong to."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
-
-    def _tell(self, said: News) -> None:
-        for listener in list(self._listeners) if said else ():
-            try:
-                listener.put_nowait(said)
-            except asyncio.QueueFull:
-                self._dismiss(listener)
-
-    def _dismiss(self, listener: asyncio.Queue[News | None]) -> None:
-        self._listeners.discard(listener)
-        while not listener.empty():
-            listener.get_nowait()
-        listener.put_nowait(None)
 
     # ---- in the worker ----
 
