@@ -40,7 +40,7 @@ class Api:
     """Serves requests from a collector's state."""
 
     def __init__(self, collector: Collector, topology: Topology | None, slow: float) -> None:
-        self._of, self._fixed, self._slow = collector, topology, slow
+        self._of, self._fixed, self.slow = collector, topology, slow
 
     @property
     def _topology(self) -> Topology | None:
@@ -222,7 +222,7 @@ class Api:
             rows = await self._singles(segment, None, lengths, times_ns, MOST_SUMMED)
             tallies.append((segment, await asyncio.to_thread(_summed, rows)))
         ends, upgraded = (values["source"], values["target"]), () if following is None else following.upgraded
-        return JSONResponse(await asyncio.to_thread(waterfall, topology, tallies, *ends, self._slow, upgraded))
+        return JSONResponse(await asyncio.to_thread(waterfall, topology, tallies, *ends, self.slow, upgraded))
 
     async def _network(self, values: dict[str, Any]) -> Response:
         topology, following = self._topology, self._of.following

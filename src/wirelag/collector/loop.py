@@ -132,9 +132,16 @@ class Collector:
         self._worker.shutdown()
         self._pruner.shutdown()
 
-    async def measure(self, ends: Iterable[Ends]) -> None:
-        """Measure these segments, too."""
-        await self.in_worker(self.rounds.measure, tuple(ends))
+    def measure(self, ends: Iterable[Ends], named_by_agents: bool) -> None:
+        """Measure these segments from now on, in the worker; results of others stay in the store."""
+        self.no_longer(self.rounds.measure(ends, named_by_agents=named_by_agents))
+
+    def no_longer(self, segments: Iterable[str]) -> None:
+        """Show these segments as if they had no results yet, in the worker."""
+        gone = set(segments)
+        self.latest = {name: one for name, one in self.latest.items() if name not in gone}
+        self.settled = {name: one for name, one in self.settled.items() if name not in gone}
+        self.metrics.forget(gone)
 
     # ---- tasks ----
 

@@ -73,10 +73,33 @@ class Rounds:
         """All known segments."""
         return [segment.ends for segment in list(self._segments.values())]  # called from other threads
 
-    def measure(self, ends: Iterable[Ends]) -> None:
-        """Add segments."""
-        for one in ends:
-            self._segments.setdefault(one.segment, Segment(one))
+    def measure(self, ends: Iterable[Ends], *, named_by_agents: bool) -> list[str]:
+        """Measure these segments from now on, and those that agents name, if they may; returns the names of others.
+
+        What waits for these is given up.
+        """
+        wanted, self._named = {one.segment: one for one in ends}, named_by_agents
+        gone = [
+            segment
+            for name, segment in self._segments.items()
+            if segment.ends != wanted.get(name, None if segment.named_by is None else segment.ends)
+            or (name not in wanted and not named_by_agents)
+        ]
+        for segment in gone:
+            for place in list(segment.places.values()):
+                self._forget(segment, place)
+            self._used(segment.chain, [cut for side in segment.chain.sides for cut in side.waiting.values()])
+            self._unname(segment)
+        for name, one in wanted.items():
+            known = self._segments.setdefault(name, Segment(one))
+            if known.named_by is not None:
+                self._names[known.named_by] -= 1
+                known.named_by = None
+        return [segment.ends.segment for segment in gone if segment.ends.segment not in wanted]
+
+    def allow(self, most_bytes: int, most_named: int, most_classes: int) -> None:
+        """Change the limits; what is beyond them goes with the next messages."""
+        self._shares.most_bytes, self._most_named, self._most_classes = most_bytes, most_named, most_classes
 
     def forget(self, point: str) -> list[str]:
         """Forget segments that agents have named and of which a point is an end; returns their names.
@@ -216,8 +239,9 @@ class Rounds:
 
     def _unname(self, segment: Segment) -> None:
         del self._segments[segment.ends.segment]
-        self._names[segment.named_by or ""] -= 1
-        self._names += Counter()  # forget points that have named none
+        if segment.named_by is not None:
+            self._names[segment.named_by] -= 1
+            self._names += Counter()  # forget points that have named none
 
     def _synopsis(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         if message.terms.estimator.can.one_sided:
