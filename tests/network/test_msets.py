@@ -321,7 +321,8 @@ def test_a_collector_follows_a_file(six: Topology, tmp_path: Path) -> None:
     write_network(network, six)
     config = config_of(tmp_path)
     settings = tmp_path / "collect.toml"
-    settings.write_text('[follow]\noverlap = "10m"\n')  # however long the test takes
+    audit = tmp_path / "audit.jsonl"
+    settings.write_text(f'audit = "{audit}"\n[follow]\noverlap = "10m"\n')  # however long the test takes
     words = (str(settings), "--topology", str(network), "--follow", "50ms")
     with (
         Running(tmp_path, *words, token=None) as running,
@@ -344,6 +345,13 @@ def test_a_collector_follows_a_file(six: Topology, tmp_path: Path) -> None:
         running.until(lambda: running.json("/api/v1/topology")["problem"] is not None)
         assert running.json("/api/v1/topology")["routers"] == list(six.routers)  # unchanged
     assert "links down C>F, F>C" in running.log
+    # Each m-set is in the audit log once, however often it is repeated.
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    tellings = [(line["point"], line["since"], line["segments"]) for line in lines if line["what"] == "m-set told"]
+    assert len(set(tellings)) == len(tellings)
+    for message in (told, turned):
+        assert ("C", message.interval.start_ns / 1e9, len(message.records)) in tellings
+    assert {point for point, _, _ in tellings} == set(MEASURING)
 
 
 def _ending(message: Message) -> set[str]:

@@ -137,7 +137,7 @@ class Collector:
         self.no_longer(self.rounds.measure(ends, named_by_agents=named_by_agents))
 
     def no_longer(self, segments: Iterable[str]) -> None:
-        """Show these segments as if they had no results yet, in the worker."""
+        """Show these no more, in the worker."""
         gone = set(segments)
         self.latest = {name: one for name, one in self.latest.items() if name not in gone}
         self.settled = {name: one for name, one in self.settled.items() if name not in gone}
@@ -349,8 +349,9 @@ class Collector:
             return []
         told = list(self.following.messages(alive, self.clock()))
         self.counted["m-sets told"] += len(told)
-        for message in told:
-            self.audit.say("m-set told", point=message.point)
+        for message in filter(self.following.is_new, told):
+            since = message.interval.start_ns / 1e9
+            self.audit.say("m-set told", point=message.point, segments=len(message.records), since=since)
         return told
 
     def _take_one(self, data: bytes, place: int, now_ns: int) -> list[Outcome]:
