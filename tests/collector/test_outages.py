@@ -190,3 +190,57 @@ def test_a_half_finds_the_other_in_the_store_whatever_the_clock_shows(tmp_path: 
     assert not offline.collector._left
     offline.wait(1)
     assert are_true(offline.reports(), path) == 3
+
+
+# ---- the disk changes what is stored ----
+
+
+def test_a_damaged_message_in_the_store_costs_no_other(tmp_path: Path) -> None:
+    """The other half is stored all the same, and pairs with the damaged one when that comes again."""
+    path = Travelled.made(3, 200, 47)
+    agents = pair(path, Rda(short=True, rows=64, tail=200))
+    ups, downs = (agent.messages(0, 4) for agent in agents)
+    offline = Offline(tmp_path, agents)
+    offline.now_ns = EPOCH_NS + 4 * SECOND_NS
+    offline.tell(ups)
+    offline.wait(70)  # they are in the store alone
+    store = offline.collector.store
+    assert isinstance(store, SqliteStore)
+    store._base.execute("update messages set body = cast(substr(body, 1, length(body) - 1) || x'ff' as blob)")
+    offline.tell(downs)
+    counted = offline.collector.counted
+    assert (counted["damaged in the store"], counted["internal errors"]) == (4, 0)
+    assert store._base.execute("select count(*) from messages").fetchone() == (8,)
+    offline.tell(ups)  # as agents do that were not acknowledged, or whose spools were restored
+    offline.wait(130)
+    assert are_true(offline.reports(), path) == 3
+
+
+def test_a_bit_that_the_disk_changed_costs_its_own_row(tmp_path: Path) -> None:
+    """Such damage SQLite cannot see: the collector starts, deletes, and shows all other rows and agents."""
+    path = Travelled.made(5, 100, 48)
+    agents = pair(path, Rda(short=True, rows=64, tail=200))
+    ups, downs = (agent.messages(0, 6) for agent in agents)
+    offline = Offline(tmp_path, agents)
+    offline.now_ns = EPOCH_NS + 6 * SECOND_NS
+    offline.tell([*ups, *downs[:4]])
+    offline.collector.upkeep.prune(offline.now_ns)
+    store = offline.collector.store
+    assert isinstance(store, SqliteStore)
+    for damage in (
+        f"update results set bins = x'00' where start_ns = {EPOCH_NS}",
+        "update agents set said = cast(x'7bff' as text) where point = 'A'",
+        "update agents set said = replace(said, 'packets', 'pbckets') where point = 'B'",
+        "update facts set value = substr(value, 2)",
+        "update messages set body = cast(body as text) where start_ns = (select max(start_ns) from messages)",
+    ):
+        assert store._base.execute(damage).rowcount, damage
+    offline.restart(1)
+    assert not offline.collector.agents.all(0, 0)
+    offline.tell(downs)
+    offline.collector.upkeep.prune(offline.now_ns)
+    offline.wait(130)
+    counted = offline.collector.counted
+    assert (counted["internal errors"], counted["store failed"], counted["pruning failed"]) == (0, 0, 0)
+    assert are_true(offline.reports(), path) >= 3
+    assert [one["point"] for one in offline.collector.agents.all(0, 0)] == ["A", "B"]

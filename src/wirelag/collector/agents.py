@@ -63,7 +63,9 @@ class Agents:
     """Agents by name, as plain values."""
 
     def __init__(self, kept: Mapping[str, dict[str, Any]]) -> None:
-        self._known = {point: said | {"says": _says(said.get("says", {}))} for point, said in kept.items()}
+        self._known = {
+            point: said | {"says": _says(said.get("says", {}))} for point, said in kept.items() if _is_sound(said)
+        }
         self._changed: set[str] = set()
         self._heard_ns: dict[str, int] = {}  # since the start, by a clock that is never set
         self.more = 0  # messages of agents beyond MOST
@@ -132,6 +134,20 @@ class Agents:
             silent_ns = now_ns - said.get("heard_ns", 0) if heard_ns is None else steady_ns - heard_ns
             found.append(_shown(point, dict(said), silent_ns))
         return found
+
+
+def _is_sound(said: Mapping[str, Any]) -> bool:
+    """Whether what was stored is as it was written: the disk may have changed it."""
+    clock = said.get("clock", {})
+    numbers = [said.get(name) for name in ("packets", "unseen", "messages", "bytes")]
+    numbers += [said.get(name, 0) for name in ("heard_ns", "behind_ns", "last_ns")]
+    numbers += [clock.get("error_ns", 0) if isinstance(clock, dict) else None]
+    names = {"synchronised", "error_ns", "source"}
+    return (
+        all(type(number) is int for number in numbers)
+        and isinstance(said.get("says", {}), dict)
+        and (not clock or clock.keys() == names)
+    )
 
 
 def _shown(point: str, said: dict[str, Any], silent_ns: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from wirelag.protocol.messages import Message
+from wirelag.units import format_duration
 
 AHEAD_NS: Final = 5 * 10**9  # an interval that ends later than this from now is due to a wrong clock
 LATELY_NS: Final = 60 * 10**9
@@ -29,6 +30,15 @@ def may_pass(message: Message, now_ns: int) -> bool:
     Whose clock is wrong may not be known: what waited on a point's disk is in the past for a clock that is behind, too.
     """
     return is_ahead(message, now_ns) and message.interval.end_ns - now_ns < SOON_NS
+
+
+def how_far(message: Message, now_ns: int) -> str:
+    """That this host's clock is behind, in words."""
+    ahead = format_duration(message.interval.end_ns - now_ns)
+    return (
+        f"the clock of this host is behind: {message.point} is {ahead} ahead of it, and so are all others; agents keep "
+        f"their messages until it is right"
+    )
 
 
 class Behind:

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, Final
 
 from wirelag.collector.agents import Agents, Presence
-from wirelag.collector.clock_check import Behind, is_ahead, may_pass
+from wirelag.collector.clock_check import Behind, how_far, is_ahead, may_pass
 from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.health import Health
 from wirelag.collector.listeners import Listeners, Said
@@ -36,7 +36,6 @@ from wirelag.transport import Acknowledge, Inbox
 from wirelag.transport.audit import Audit
 from wirelag.transport.notices import Notices
 from wirelag.transport.quotas import Quotas
-from wirelag.units import format_duration
 
 BATCH: Final = 256  # messages per commit
 MOST_QUEUED: Final = 64 << 20  # bytes of messages that wait for the worker, or of a part when it resumes
@@ -420,8 +419,7 @@ class Collector:
         stored = self.store.messages_about(message.interval.start_ns, sorted(points), around_ns, self.rounds.has)
         found: list[Outcome] = []
         for other in _within(stored, MOST_AGAIN):
-            if None in (segments := {message.segment, peek(other).segment}) or len(segments) == 1:
-                found += self._again(other)
+            found += self._again(other, message)
         return found
 
     def _is_settled(self, message: Message) -> bool:
@@ -434,12 +432,8 @@ class Collector:
         behind = self._behind.is_behind(message, now_ns, self.steady())
         if behind is None:
             return False
-        ahead = format_duration(message.interval.end_ns - now_ns)
-        problem = (
-            f"the clock of this host is behind: {message.point} is {ahead} ahead of it, and so are all others; agents "
-            f"keep their messages until it is right"
-        )
-        self.health.note("clock", problem if behind else None, "the clock of this host is right again")
+        problem = how_far(message, now_ns) if behind else None
+        self.health.note("clock", problem, "the clock of this host is right again")
         self.counted["clock is behind"] += behind
         return behind
 
@@ -450,11 +444,14 @@ class Collector:
             self._failed(f"a message of {message.point}", error)
             return [Done((message.key,))]
 
-    def _again(self, data: bytes) -> list[Outcome]:
-        """Process a stored message again, if it is not in use."""
+    def _again(self, data: bytes, other: Message | None = None) -> list[Outcome]:
+        """Process a stored message again, if it is not in use, and not about another segment than `other`."""
         try:
+            if other is not None and len({other.segment, peek(data).segment} - {None}) > 1:
+                return []
             message = decode(data)
-        except ValueError:
+        except ValueError:  # the disk has changed it
+            self.counted["damaged in the store"] += 1
             return []
         return [] if self.rounds.has(message.key) else self._into_rounds(message)
 
