@@ -53,7 +53,7 @@ try:
     from wirelag.collector.store import StoreUnavailable
     from wirelag.transport.audit import Audit
     from wirelag.transport.http_inbox import HttpInbox
-    from wirelag.transport.notices import Notices
+    from wirelag.transport.notices import Notices, lasting_log
 except ImportError:
     raise MissingExtraError("wirelag collect") from None
 
@@ -321,7 +321,7 @@ async def serve(settings: Settings, read: Callable[[], Settings]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: None)  # nothing to reload yet
     encrypted = encryption(settings)
     context = None if encrypted is None else encrypted.context
-    with listening(settings) as sock, ExitStack() as stack:
+    with lasting_log(), listening(settings) as sock, ExitStack() as stack:
         store = await _opened(settings, stack, sock, context, ended)
         if store is not None:
             await _serve(settings, read, store, sock, encrypted, ended)
