@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from wirelag import cli
 from wirelag.collector import loop, serve
+from wirelag.collector.listeners import Said
 from wirelag.protocol.messages import Message, encode, peek
 from wirelag.protocol.results import Outcome
 
@@ -38,13 +39,13 @@ class Timed(loop.Collector):
         )
         return super()._take_one(data, place, now_ns)
 
-    def _into_rounds(self, message: Message, now_ns: int) -> list[Outcome]:
+    def _into_rounds(self, message: Message) -> list[Outcome]:
         began_ns = time.perf_counter_ns()
-        found = super()._into_rounds(message, now_ns)
+        found = super()._into_rounds(message)
         self._note("rounds", start_ns=message.interval.start_ns, took_ns=time.perf_counter_ns() - began_ns)
         return found
 
-    def _kept(self, work: Callable[[int], list[Outcome]]) -> list[loop.Said] | None:
+    def _kept(self, work: Callable[[int, list[Outcome]], None]) -> list[Said] | None:
         began_ns = time.perf_counter_ns()
         found = super()._kept(work)
         self._note("kept", took_ns=time.perf_counter_ns() - began_ns)

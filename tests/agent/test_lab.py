@@ -148,11 +148,20 @@ def test_control_packets_cut_lda_at_both_ends_alike(agents: Agents, receiver: Re
     def named(messages: Sequence[Message], point: str) -> dict[int, Message]:
         return {m.interval.name: m for m in synopses(messages, point).values() if m.interval.name is not None}
 
-    def common(messages: Sequence[Message]) -> list[int]:
-        return sorted({*named(messages, "client")} & {*named(messages, "server1")})
+    def alike(messages: Sequence[Message]) -> list[int]:
+        """Between the same two control packets at both ends; on a busy host a capture drops some, which it says."""
+        both = [named(messages, point) for point in ("client", "server1")]
+        ends = [{name: m.records[0].get("closed_by") for name, m in one.items()} for one in both]
+        whole = [{name for name, m in one.items() if not m.seen.unseen} for one in both]
+        return sorted(
+            name
+            for name in ends[0].keys() & ends[1].keys()
+            if ends[0][name] == ends[1][name] is not None
+            and all({name - 1, name, name + 1} <= one for one in whole)  # drops are counted, not timed
+        )
 
-    messages = receiver.wait(lambda m: len(common(m)) >= 5)
-    for name in common(messages)[:-1]:
+    messages = receiver.wait(lambda m: len(alike(m)) >= 4)
+    for name in alike(messages):
         mine, theirs = (named(messages, point)[name] for point in ("client", "server1"))
         estimator = mine.terms.estimator
         assert isinstance(estimator, Lda)

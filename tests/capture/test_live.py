@@ -25,11 +25,12 @@ from tests.support import needs
 from tests.support.captures import ethernet, ipv4, pcap, random_frame, udp
 from tests.support.in_lab import IN_LAB
 from tests.support.ring_blocks import packed_block
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 from wirelag import _kernels
 from wirelag.capture.bpf_filter import take
 from wirelag.capture.files import Capture
 from wirelag.capture.live import FEW, Live, LiveStatistics, Replay, by_clock
+from wirelag.capture.ring import open_ring
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import COLUMNS, Flag, PacketBatch, PacketId
 from wirelag.packets.filters import Filter
@@ -244,6 +245,22 @@ def test_frames_can_be_looked_up_in_the_ring(network: Network) -> None:
     raw(network).send(frame)
     batch = next(batch for batch in live if len(batch))
     assert batch.frame(0) == frame
+
+
+@IN_LAB
+def test_a_small_ring_keeps_slow_packets_while_nobody_reads(network: Network) -> None:
+    """The kernel hands over a block with one packet after a while: they must last for a reader that is stalled."""
+    with network.inside(flood.SINK), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        ring = open_ring(
+            "lo", expression="udp", promiscuous=False, ring_bytes=4 << 20, poll_ms=1, snap_bytes=96, fanout=None,
+            direction="both", clock="kernel",
+        )  # fmt: skip
+        OPENED.append(ring.socket)
+        status = ring.memory.view(np.uint32)[2 :: ring.block_bytes // 4]  # of each block
+        for number in range(1, 31):
+            out.sendto(b"x", ("127.0.0.1", 9))
+            until(lambda: int((status & 1).sum()) == number, "a block with the packet")  # noqa: B023
+        assert ring.counters()[:2] == (30, 0)
 
 
 @IN_LAB

@@ -20,8 +20,9 @@ from tests.support.command import wirelag
 from tests.support.transport_peers import PASSWORD, free_port, send_patiently
 from tests.support.waiting import PATIENCE_S, until
 from wirelag.estimators.lda import Lda
-from wirelag.protocol.messages import encode
-from wirelag.transport import Address, sender
+from wirelag.protocol.messages import encode, peek
+from wirelag.transport import Address, Declined, sender
+from wirelag.transport.nats import NatsInbox
 
 
 @pytest.fixture
@@ -129,28 +130,88 @@ def test_the_check_asks_the_broker_for_room(tmp_path: Path) -> None:
 
 
 def test_of_two_agents_with_one_name_the_second_is_refused(tmp_path: Path, broker: str) -> None:
-    """The broker takes both: the collector reads the first one's messages, and leaves the second one's there."""
+    """The broker takes both: the collector leaves the second one's messages there, and tells it; then it keeps them."""
     agent = pair(recent(8, 50, 1), RDA)[0]
     messages = agent.messages(0, 8)
 
-    async def work(running: Running) -> int:
+    async def work(running: Running) -> tuple[list[str], int]:
         first, second = (sender(Address(broker), "A") for _ in range(2))
-        for message in messages:
+        refused, taken = list[str](), 0
+        for number, message in enumerate(messages):
             await send_patiently(first, encode(message), message.key)
-            await send_patiently(second, encode(message), message.key)
-        await asyncio.to_thread(until, lambda: running.counted().get("nats of a second agent", 0) >= 7, "refusals")
-        await asyncio.to_thread(until, lambda: running.counted().get("synopsis", 0) == 9, "the others")
+            try:
+                await second.send(encode(message), message.key)
+                taken += 1
+            except Declined as error:
+                refused.append(str(error))
+            await asyncio.to_thread(until, lambda: heard(running) > number, "the first one's message")  # noqa: B023
         client = await nats.connect(broker)
-        while (left := (await client.jetstream().stream_info("WIRELAG")).state.messages) > 7:
+        while (left := (await client.jetstream().stream_info("WIRELAG")).state.messages) > taken - 1:
             await asyncio.sleep(0.02)
         await client.close()
         await asyncio.gather(first.close(), second.close())
-        return left
+        return refused, left
+
+    def heard(running: Running) -> int:
+        return running.counted().get("synopsis", 0)
 
     with Running(tmp_path, "--segment", "A>B", "--nats", broker) as running:
-        assert asyncio.run(asyncio.wait_for(work(running), PATIENCE_S)) == 7  # it took over with its first message
+        refused, left = asyncio.run(asyncio.wait_for(work(running), PATIENCE_S))
+        assert heard(running) == 9  # the second took over with its first message; then the other one spoke again
+        assert refused[0] == f"{broker}: another agent called A is running; give each its own name"
+        assert len(refused) + left == 7  # what it did not keep is at the broker
         assert "nats of a second agent, dropped" not in running.counted()
     assert running.log.count("two agents are called A at the broker: the one that began later is refused") == 1
+
+
+def test_a_refused_agent_is_heard_once_the_other_is_silent(
+    tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tries one message at a time, which counts as sent only if the collector does not refuse it; asks are not its.
+
+    What it sent while the broker took it is taken later.
+    """
+    for name, value in (("nats._PUT_OFF_S", 0.2), ("nats._VERDICT_S", 0.3), ("runs.SILENT_S", 1.0)):
+        monkeypatch.setattr(f"wirelag.transport.{name}", value)
+    first, second, *others = pair(recent(8, 50, 1), RDA)[0].messages(0, 8)
+
+    async def work() -> None:
+        inbox, took = NatsInbox(Address(broker)), list[str]()
+
+        async def take() -> None:
+            async for data, acknowledge in inbox.messages():
+                took.append(peek(data).key)
+                await acknowledge()
+
+        taking = asyncio.create_task(take())
+        older, younger = (sender(Address(broker), "A") for _ in range(2))
+        for way, message in ((older, first), (younger, first), (older, second)):
+            await send_patiently(way, encode(message), message.key)
+        declined = 0
+        while not declined:
+            try:
+                await younger.send(encode(others[0]), others[0].key)
+            except Declined:
+                declined += 1
+        stealing = asyncio.ensure_future(anext(aiter(younger.asks())))
+        await inbox.ask("A", b"for the first")
+        assert await anext(aiter(older.asks())) == b"for the first"
+        assert not stealing.done()
+        stealing.cancel()
+        for message in others:
+            while True:
+                try:
+                    await younger.send(encode(message), message.key)
+                    break
+                except Declined:
+                    declined += 1
+                    await asyncio.sleep(0.05)
+        while len(set(took)) < 8:  # the older one has been silent
+            await asyncio.sleep(0.02)
+        taking.cancel()
+        await asyncio.gather(older.close(), younger.close(), inbox.close())
+
+    asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
 
 
 def test_a_point_beyond_its_quota_waits_in_the_broker(tmp_path: Path, broker: str) -> None:

@@ -35,7 +35,8 @@ from tests.support.effort import scaled
 from tests.support.places import ROOT
 from tests.support.waiting import PATIENCE_S
 from wirelag.collector.check import HOUR_BYTES, MINUTE_BYTES, SINGLE_BYTES
-from wirelag.collector.loop import MOST_UNHEARD, Collector, Said
+from wirelag.collector.listeners import MOST_UNHEARD, Said
+from wirelag.collector.loop import Collector
 from wirelag.collector.openapi import PARAMETERS, document, written
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, Retention
@@ -345,24 +346,29 @@ def test_a_huge_message_is_refused_before_it_is_sent(running: Running) -> None:
 # ---- disks and listeners ----
 
 
-def test_a_message_lost_to_a_full_disk_is_sent_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("each", [1, 8])
+def test_a_message_lost_to_a_full_disk_is_sent_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], each: int
+) -> None:
+    """Also where the disk fills up in the middle of a batch: what its first messages led to is stored later."""
     path = Travelled.made(30, 200, 12, loss=0.0)
     agents = pair(path, Lda(64, (0,), tail=100))
     messages = [encode(one) for two in zip(*(agent.messages(0, 31) for agent in agents), strict=True) for one in two]
     store = SqliteStore(str(tmp_path / "store.db"))
     collector = Collector(Rounds([Ends("A>B", "A", "B")]), store, lambda: EPOCH_NS + 32 * SECOND_NS)
     (pages,) = store._base.execute("pragma page_count").fetchone()
-    store._base.execute(f"pragma max_page_count = {pages + 3}")
-    refused = [data for data in messages if collector._take([data]) is None]
-    assert 10 < len(refused) < len(messages)
+    store._base.execute(f"pragma max_page_count = {pages + (3 if each == 1 else 7)}")
+    batches = [messages[i : i + each] for i in range(0, len(messages), each)]
+    refused = [batch for batch in batches if collector._take(batch) is None]
+    assert 10 < each * len(refused) < len(messages)
     told = capsys.readouterr().err
     assert "agents keep their messages" in told
     store._base.execute("pragma max_page_count = 100000")
-    for data in refused:
-        assert collector._take([data]) is not None
+    for batch in refused:
+        assert collector._take(batch) is not None
     rows = store.rows("A>B", None, SECOND_NS, (0, 2**62), 100)
     assert [row.start_ns for row in rows] == [EPOCH_NS + i * SECOND_NS for i in range(31)]
-    assert sum(row.tally.sent for row in rows) == 6000
+    assert sum(row.tally.sent for row in rows) == sum(row.tally.loss_sent for row in rows) == 6000
     store.close()
 
 
@@ -370,11 +376,11 @@ def test_a_slow_listener_is_disconnected(tmp_path: Path) -> None:
     async def slow() -> None:
         store = SqliteStore(str(tmp_path / "store.db"))
         collector = Collector(Rounds([]), store)
-        listening = collector.listen()
+        listening = collector.listeners.listen()
         first = asyncio.ensure_future(anext(listening))
         await asyncio.sleep(0)
         for number in range(MOST_UNHEARD + 2):
-            collector._tell([Said("A>B", {"number": number})])
+            collector.listeners.tell([Said("A>B", {"number": number})])
         with pytest.raises(StopAsyncIteration):
             await first
         await collector.close()
@@ -391,7 +397,7 @@ def fed(folder: Path, intervals: int, each: int = 20) -> tuple[list[int], Collec
     first = [agent.messages(0, 1)[0] for agent in agents]
     now_ns = [EPOCH_NS]
     store = SqliteStore(str(folder / "store.db"), Retention(single_ns=HOUR_NS, messages_ns=HOUR_NS))
-    collector = Collector(Rounds([Ends("A>B", "A", "B")]), store, lambda: now_ns[0])
+    collector = Collector(Rounds([Ends("A>B", "A", "B")]), store, lambda: now_ns[0], steady=lambda: now_ns[0])
     pages = []
     for start in range(0, intervals, each):
         batch = []

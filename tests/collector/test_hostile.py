@@ -269,7 +269,7 @@ def test_no_agent_status_breaks_a_response(tmp_path: Path, number: float) -> Non
     store.begin()
     store.put_agents(kept)
     store.commit()
-    agents = Agents(store.agents()).all(0)
+    agents = Agents(store.agents()).all(0, 0)
     store.close()
     assert agents[0]["says"] == {"lost_parts": 1}
     assert json.dumps(agents, allow_nan=False)
@@ -280,8 +280,8 @@ def test_an_agent_s_status_is_bounded() -> None:
     agents = Agents({})
     message = pair(recent(1, 50, 34), RDA)[0].messages(0, 1)[0]
     status = told_by(message, **{f"name{number}": number for number in range(60)}, **{"x" * 65: 1})
-    agents.heard(replace(status, records=status.records * 2 + ({"second": 1},)), 100, status.sent_ns)
-    says = agents.all(0)[0]["says"]
+    agents.heard(replace(status, records=status.records * 2 + ({"second": 1},)), 100, status.sent_ns, 0)
+    says = agents.all(0, 0)[0]["says"]
     assert len(says) == 64
     assert "second" not in says
     assert "x" * 65 not in says
@@ -298,7 +298,7 @@ def test_a_minute_that_cannot_be_summed_affects_only_its_series(
     for up, down in zip(*(agent.messages(0, 4) for agent in pair(path, Lda(64, (0,), tail=100))), strict=True):
         for one in (up, down, replace(up, point="C"), replace(down, point="D")):
             assert running._take([encode(one)]) is not None
-    store._base.execute("update results set bins = x'00' where series = (select id from series where segment = 'C>D')")
+    store._base.execute("update results set sent = null where series = (select id from series where segment = 'C>D')")
     for _ in range(2):
         assert running._pass_time() is not None
     assert [row.tally.sent for row in store.rows("A>B", None, MINUTE_NS, (0, 2**62), 9)] == [600]

@@ -122,7 +122,7 @@ def test_no_text_of_a_status_breaks_a_reply(attacked: Running, text: str) -> Non
     serves(attacked)
     kept = {"packets": 0, "unseen": 0, "messages": 1, "bytes": 9}
     stored = Agents({"C": kept | {"says": {"version": text, text: 1, "spooled": 3}}})  # by an earlier collector
-    assert stored.all(0)[0]["says"] == {"spooled": 3}
+    assert stored.all(0, 0)[0]["says"] == {"spooled": 3}
 
 
 @pytest.mark.parametrize("text", ["rows)\nwirelag: A>B is not measured: FORGED \x1b[31mred", "x" * 3_000_000])

@@ -25,10 +25,12 @@ class Offline:
     def __init__(self, folder: Path, agents: Iterable[Agent]) -> None:
         self._file, self._agents = str(folder / "store.db"), {agent.point: agent for agent in agents}
         self.now_ns, self.asked = EPOCH_NS, list[Message]()
+        self.off_ns = 0  # what the clock of the host is wrong by; how much time passes does not depend on it
         self.start()
 
     def start(self) -> None:
-        self.collector = Collector(Rounds([Ends("A>B", "A", "B")]), SqliteStore(self._file), self._tick)
+        rounds, store = Rounds([Ends("A>B", "A", "B")]), SqliteStore(self._file)
+        self.collector = Collector(rounds, store, lambda: self._tick() + self.off_ns, steady=self._tick)
         self.collector._ask_for = self.asked.extend  # type: ignore[method-assign]
         assert self.collector._resume() is not None
 
@@ -130,3 +132,115 @@ def test_late_intervals_count_once(tmp_path: Path) -> None:
     assert sum(outcomes().values()) == 7
     assert outcomes()["unseen"] == 3
     assert sum(one["sent"] for one in offline.reports()) == 1200
+
+
+# ---- the clock of the host is set ----
+
+
+@pytest.mark.parametrize("off_s", [90, 3600, 3 * 365 * 86_400, -90, -3600])
+def test_nothing_is_given_up_because_the_clock_is_set(tmp_path: Path, off_s: int) -> None:
+    """Halves and neighbours that wait when the clock is wrong for a moment come in time, by the time that passed."""
+    path = Travelled.made(6, 200, 44)
+    agents = pair(path, Rda(short=True, rows=64, tail=200))
+    ups, downs = (agent.messages(0, 7) for agent in agents)
+    offline = Offline(tmp_path, agents)
+    offline.now_ns = EPOCH_NS + 3 * SECOND_NS
+    offline.tell([*ups[:3], *downs[:2]])
+    offline.off_ns = off_s * SECOND_NS
+    offline.wait(2)
+    offline.off_ns = 0
+    offline.now_ns = EPOCH_NS + 7 * SECOND_NS
+    offline.tell([downs[2], *ups[3:], *downs[3:]])
+    offline.wait(1)
+    assert not sum(one["missed"] for one in offline.reports())
+    assert are_true(offline.reports(), path) == 6  # with their loss
+
+
+def test_what_waits_in_the_store_stays_if_the_clock_is_behind_at_the_start(tmp_path: Path) -> None:
+    """For that clock it is from the future; it was acknowledged, so it is not dropped."""
+    path = Travelled.made(3, 200, 45)
+    agents = pair(path, Rda(short=True, rows=64, tail=200))
+    ups, downs = (agent.messages(0, 4) for agent in agents)
+    offline = Offline(tmp_path, agents)
+    offline.now_ns = EPOCH_NS + 4 * SECOND_NS
+    offline.tell(ups)
+    offline.off_ns = -3600 * SECOND_NS
+    offline.restart(1)
+    offline.tell(downs)
+    assert offline.collector._left == set(range(4))  # kept by their agent
+    offline.off_ns = 0
+    offline.wait(70)
+    offline.tell(downs)
+    offline.wait(130)
+    assert are_true(offline.reports(), path) == 3
+
+
+def test_a_half_finds_the_other_in_the_store_whatever_the_clock_shows(tmp_path: Path) -> None:
+    """The first half was let go after a minute; the clock was set back, so that the second does not look late."""
+    path = Travelled.made(3, 200, 46)
+    agents = pair(path, Rda(short=True, rows=64, tail=200))
+    ups, downs = (agent.messages(0, 4) for agent in agents)
+    offline = Offline(tmp_path, agents)
+    offline.now_ns = EPOCH_NS + 4 * SECOND_NS
+    offline.tell(ups)
+    offline.wait(150)
+    assert not offline.collector.rounds.bytes
+    offline.off_ns = -145 * SECOND_NS
+    offline.tell(downs)
+    assert not offline.collector._left
+    offline.wait(1)
+    assert are_true(offline.reports(), path) == 3
+
+
+# ---- the disk changes what is stored ----
+
+
+def test_a_damaged_message_in_the_store_costs_no_other(tmp_path: Path) -> None:
+    """The other half is stored all the same, and pairs with the damaged one when that comes again."""
+    path = Travelled.made(3, 200, 47)
+    agents = pair(path, Rda(short=True, rows=64, tail=200))
+    ups, downs = (agent.messages(0, 4) for agent in agents)
+    offline = Offline(tmp_path, agents)
+    offline.now_ns = EPOCH_NS + 4 * SECOND_NS
+    offline.tell(ups)
+    offline.wait(70)  # they are in the store alone
+    store = offline.collector.store
+    assert isinstance(store, SqliteStore)
+    store._base.execute("update messages set body = cast(substr(body, 1, length(body) - 1) || x'ff' as blob)")
+    offline.tell(downs)
+    counted = offline.collector.counted
+    assert (counted["damaged in the store"], counted["internal errors"]) == (4, 0)
+    assert store._base.execute("select count(*) from messages").fetchone() == (8,)
+    offline.tell(ups)  # as agents do that were not acknowledged, or whose spools were restored
+    offline.wait(130)
+    assert are_true(offline.reports(), path) == 3
+
+
+def test_a_bit_that_the_disk_changed_costs_its_own_row(tmp_path: Path) -> None:
+    """Such damage SQLite cannot see: the collector starts, deletes, and shows all other rows and agents."""
+    path = Travelled.made(5, 100, 48)
+    agents = pair(path, Rda(short=True, rows=64, tail=200))
+    ups, downs = (agent.messages(0, 6) for agent in agents)
+    offline = Offline(tmp_path, agents)
+    offline.now_ns = EPOCH_NS + 6 * SECOND_NS
+    offline.tell([*ups, *downs[:4]])
+    offline.collector.upkeep.prune(offline.now_ns)
+    store = offline.collector.store
+    assert isinstance(store, SqliteStore)
+    for damage in (
+        f"update results set bins = x'00' where start_ns = {EPOCH_NS}",
+        "update agents set said = cast(x'7bff' as text) where point = 'A'",
+        "update agents set said = replace(said, 'packets', 'pbckets') where point = 'B'",
+        "update facts set value = substr(value, 2)",
+        "update messages set body = cast(body as text) where start_ns = (select max(start_ns) from messages)",
+    ):
+        assert store._base.execute(damage).rowcount, damage
+    offline.restart(1)
+    assert not offline.collector.agents.all(0, 0)
+    offline.tell(downs)
+    offline.collector.upkeep.prune(offline.now_ns)
+    offline.wait(130)
+    counted = offline.collector.counted
+    assert (counted["internal errors"], counted["store failed"], counted["pruning failed"]) == (0, 0, 0)
+    assert are_true(offline.reports(), path) >= 3
+    assert [one["point"] for one in offline.collector.agents.all(0, 0)] == ["A", "B"]

@@ -2,6 +2,7 @@
 
 import gzip
 import http.client
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from tests.support.command import WIRELAG
 from tests.support.in_lab import IN_LAB
 from tests.support.places import DATA
 from tests.support.transport_peers import free_port, run
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 from wirelag.collector.health import STUCK_S, Health
 from wirelag.protocol.messages import encode
 from wirelag.transport import Address, Declined, sender
@@ -182,3 +183,31 @@ def test_how_often_a_manager_wants_to_hear(
     assert watchdog_s() == every
     monkeypatch.setenv("WATCHDOG_PID", "1")
     assert watchdog_s() is None
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    """Every line fails as on a full disk: the collector listens, takes messages, reloads, and ends when asked."""
+    message, port = pair(recent(6, 50, 2), RDA)[0].messages(0, 1)[0], free_port()
+    command = (*WIRELAG, "collect", "--store", str(tmp_path / "store.db"), "--listen", f"127.0.0.1:{port}")
+
+    async def deliver() -> None:
+        way = sender(Address(f"http://127.0.0.1:{port}"), "A")
+        await way.send(encode(message), message.key)
+        await way.close()
+
+    with open("/dev/full", "w") as full, subprocess.Popen([*command, "--segment", "A>B"], stderr=full) as process:
+        try:
+            until(lambda: reaches(port), "a collector that listens")
+            run(deliver())
+            process.send_signal(signal.SIGHUP)  # it says what has changed
+            run(deliver())
+            assert get(port, "/-/ready") == (200, "no problem\n")
+        finally:
+            process.terminate()
+        assert process.wait(PATIENCE_S) in (0, 120)  # 120: Python could not flush the log
+
+
+def reaches(port: int) -> bool:
+    with suppress(OSError):
+        return get(port, "/-/healthy")[0] == 200
+    return False

@@ -1,22 +1,25 @@
 """SIGHUP: a running collector takes over tokens, certificate, segments and retention, or says why not."""
 
 import asyncio
+import re
 import signal
 import ssl
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.agent_messages import pair
-from tests.support.collector_process import RDA, Running, login, recent
+from tests.support.collector_process import RDA, Running, login, recent, send, settled
 from tests.support.transport_peers import make_certificate, run
 from tests.support.waiting import until
 from wirelag import settings as settings_reader
 from wirelag.collector.agents import ALIVE_NS, Presence
-from wirelag.collector.reload import Reload
+from wirelag.collector.reload import LATER, TAKEN, Reload, changed
 from wirelag.collector.settings import Settings
 from wirelag.protocol.messages import encode
+from wirelag.protocol.results import Ends
+from wirelag.protocol.session import MOST_CLASSES, Rounds
 from wirelag.transport import Address, Unreachable, sender
 
 FIRST, SECOND, AGENT = "the-first-token-of-all", "the-second-token-of-all", "the-token-of-an-agent"
@@ -52,12 +55,68 @@ def test_tokens_segments_and_retention_are_read_again(tmp_path: Path) -> None:
         assert running.end(signal.SIGTERM) == 0
     lines = [line.removeprefix("wirelag: ") for line in running.log.splitlines() if "SIGHUP" in line]
     assert lines[0] == (
-        "SIGHUP: settings were read again, certificate included; changed: tokens, segments, retain; restart to change "
-        "slow_ns"
+        "SIGHUP: settings were read again, certificate included; changed: tokens, segments, retain, slow"
     )
     assert len(lines) == 3
     assert all(line.endswith("; the previous settings stay") for line in lines[1:])
     assert str(settings) in lines[2]
+
+
+def test_each_setting_is_taken_over_or_named(tmp_path: Path) -> None:
+    """Limits, removed segments and the threshold of slow ones at once; the rest is named until there is a restart."""
+    settings, topology = tmp_path / "collector.toml", tmp_path / "topology.json"
+    settings.write_text('segments = ["A>B", "B>C"]\n[limits]\nmessages = 400\n')
+    path = recent(3, 20, 3)
+    agents = pair(path, RDA)
+    with Running(tmp_path, str(settings)) as running:
+        send(running.url, agents, 3, settled(running, path, 2))
+        assert 'segment="A>B"' in running.get("/metrics")[1]
+        settings.write_text(
+            f'segments = ["B>C", "C>D"]\nslow = "3ms"\ntopology = "{topology}"\n[follow]\nevery = "2s"\n[limits]\n'
+            'messages = 300\nsegments = 7\nmemory = "32MiB"\nstrangers = 99\n'
+        )
+        for _ in range(2):
+            running.process.send_signal(signal.SIGHUP)
+            running.read_log("SIGHUP")
+        metrics = running.get("/metrics")[1]
+        assert 'segment="A>B"' not in metrics
+        limits = {"messages_per_second_of_a_point": 300, "segments_of_a_point": 7, "strangers_of_an_address": 99}
+        for limit, most in (limits | {"waiting_bytes": 32 << 20}).items():
+            (found,) = re.findall(rf'^wirelag_limit{{limit="{limit}"}} (.*)$', metrics, re.MULTILINE)
+            assert float(found) == most, limit
+        accepts(running.url, "")
+        assert running.counted()["of no segment"] == 1
+        assert len(running.reports()) == 3  # what was measured stays
+        running.end(signal.SIGTERM)
+    lines = [line for line in running.log.splitlines() if "SIGHUP" in line]
+    assert lines[0].endswith("changed: segments, slow, limits; restart to change topology, follow")
+    assert lines[1].endswith("changed: nothing; restart to change topology, follow")
+
+
+def test_no_setting_is_left_out_of_a_reload() -> None:
+    before = Settings.of({}, "test")
+    assert {one.name for one in fields(Settings)} == {*TAKEN, *LATER, "given", "token_file"}
+    assert changed(before, replace(before, host="::1", port=9, store="x"), LATER) == ["listen", "store"]
+
+
+def test_limits_hold_from_the_reload_on() -> None:
+    """Those of messages, connections, segments, classes and memory."""
+    message = pair(recent(2, 20, 3), RDA)[0].messages(0, 1)[0]
+    rounds = Rounds([], named_by_agents=True)
+    for name in ("A>C", "A>D", "A>E"):
+        rounds.take(replace(message, segment=name), 0)
+    assert len(rounds.segments) == 3
+    assert rounds.classes_of("A>C") == MOST_CLASSES // 3
+    rounds.allow(1, 3, 48)
+    rounds.take(replace(message, segment="A>F"), 0)
+    assert len(rounds.segments) == 3
+    assert rounds.counted["segments beyond the limit"] == 1
+    assert rounds.classes_of("A>C") == 16
+    rounds.take(replace(message, interval=message.interval, segment="A>D", point="D"), 0)
+    assert rounds.bytes == 0  # all of it went
+    assert rounds.measure([Ends("A>C", "A", "C")], named_by_agents=False) == ["A>D", "A>E"]
+    assert rounds.segments == [Ends("A>C", "A", "C")]
+    assert rounds.classes_of("A>C") == 48  # it is the operator's now
 
 
 def test_a_renewed_certificate_is_used(tmp_path: Path) -> None:

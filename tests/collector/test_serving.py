@@ -256,7 +256,7 @@ def test_a_collector_with_a_late_clock_leaves_messages_to_agents(
     assert collector._left == {0}
     collector._take([encode(ahead)])
     assert not collector._left
-    assert collector.rounds.counted["from the future"] == 1
+    assert collector.counted["from the future"] == 1
     store.close()
 
 

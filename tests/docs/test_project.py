@@ -108,3 +108,12 @@ def test_the_house_keeps_its_shape() -> None:
         if "cli" in path.relative_to(source).parts:
             continue
         assert not re.search(r"^\s*(from|import) wirelag\.cli\b", path.read_text(), re.MULTILINE), path
+
+
+def test_every_test_that_the_documentation_names_exists() -> None:
+    tests = "\n".join(path.read_text() for path in _files(".py") if "tests" in path.parts)
+    named = {
+        name for path in _files(".md") if "docs" in path.parts for name in re.findall(r"`(test_\w+)`", path.read_text())
+    }
+    assert len(named) > 30
+    assert {name for name in named if f"def {name}(" not in tests} == set()

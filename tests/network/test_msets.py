@@ -272,14 +272,17 @@ def test_live_agents_follow(tmp_path: Path) -> None:
         return Message("status", point, None, Interval(5, 5), config.terms, records=(place | more,))
 
     agents = Agents({})
-    agents.heard(status("A", m_set_ns=0), 1, 5)
-    agents.heard(status("B", m_set_ns=7), 1, 5)
-    agents.heard(status("C"), 1, 5)  # it has its own settings
-    agents.heard(status("D", m_set_ns=7, ending=True), 1, 5)
+    agents.heard(status("A", m_set_ns=0), 1, 5, 5)
+    agents.heard(status("B", m_set_ns=7), 1, 5, 5)
+    agents.heard(status("C"), 1, 5, 5)  # it has its own settings
+    agents.heard(status("D", m_set_ns=7, ending=True), 1, 5, 5)
     assert agents.following(6) == {"A": 0, "B": 7}
     assert agents.following(5 + ALIVE_NS) == {}
     # After a restart the collector has heard no agent yet: none is silent.
     assert Agents(agents.changed()).following(5 + 2 * ALIVE_NS, began_ns=4 + 2 * ALIVE_NS) == {"A": 0, "B": 7}
+    # A clock that is set makes nobody silent: neither its m-set nor its alert changes.
+    shown = {one["point"]: (one["alive"], one["silent"]) for one in agents.all(5 + 3600 * 10**9, 5 + 10**9)}
+    assert shown == dict.fromkeys("ABCD", (True, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -318,7 +321,8 @@ def test_a_collector_follows_a_file(six: Topology, tmp_path: Path) -> None:
     write_network(network, six)
     config = config_of(tmp_path)
     settings = tmp_path / "collect.toml"
-    settings.write_text('[follow]\noverlap = "10m"\n')  # however long the test takes
+    audit = tmp_path / "audit.jsonl"
+    settings.write_text(f'audit = "{audit}"\n[follow]\noverlap = "10m"\n')  # however long the test takes
     words = (str(settings), "--topology", str(network), "--follow", "50ms")
     with (
         Running(tmp_path, *words, token=None) as running,
@@ -341,6 +345,13 @@ def test_a_collector_follows_a_file(six: Topology, tmp_path: Path) -> None:
         running.until(lambda: running.json("/api/v1/topology")["problem"] is not None)
         assert running.json("/api/v1/topology")["routers"] == list(six.routers)  # unchanged
     assert "links down C>F, F>C" in running.log
+    # Each m-set is in the audit log once, however often it is repeated.
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    tellings = [(line["point"], line["since"], line["segments"]) for line in lines if line["what"] == "m-set told"]
+    assert len(set(tellings)) == len(tellings)
+    for message in (told, turned):
+        assert ("C", message.interval.start_ns / 1e9, len(message.records)) in tellings
+    assert {point for point, _, _ in tellings} == set(MEASURING)
 
 
 def _ending(message: Message) -> set[str]:

@@ -224,7 +224,6 @@ def test_a_clock_an_hour_off_pairs_with_nothing(hours: int) -> None:
         for outcome in done.rounds.take(theirs, done.now_ns):  # it arrives now, whatever its clock shows
             done._heed(outcome)
     done.wait(SOON_NS)
-    assert done.rounds.counted["from the future"] == (4 if hours > 0 else 0)
     assert {one.rank for one in done.best.values()} == {Rank.UNSEEN}
 
 

@@ -1,9 +1,9 @@
 """A collector whose disk, clock and files fail as told, agents that send to it, and what it must have stored.
 
 The model: a message that was acknowledged is in the store, or in its result, whatever happens then; a result is the
-one that a collector without faults makes of the same messages; none is there twice. A clock that was set may cost a
-figure of loss, which is then not given, and nothing else. Only a flipped bit may take what was stored before it, and
-then no row may be wrong.
+one that a collector without faults makes of the same messages; none is there twice. Faults that last longer than an
+interval waits for its neighbours may cost its figure of loss, which is then not given, and nothing else. Only a flipped
+bit may take what was stored before it, and then no row may be wrong.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from wirelag.collector.sqlite import SqliteStore
 from wirelag.estimators.lda import Lda
 from wirelag.protocol.messages import Message, encode
 from wirelag.protocol.results import Ends
-from wirelag.protocol.session import Rounds
+from wirelag.protocol.session import LINGER_NS, Rounds
 from wirelag.transport import Address, Refused, Sender, Unreachable, sender
 
 SECONDS = 40
@@ -70,9 +70,11 @@ def expected(agents: tuple[Agent, Agent], folder: File) -> dict[int, tuple[Any, 
     return {row.start_ns: compared(row.to_json()) for row in rows}
 
 
-def agree(found: tuple[Any, ...], wanted: tuple[Any, ...] | None, stepped: bool) -> bool:
-    """Whether figures are the wanted ones. If the clock was set, neighbours may have come too late to know the loss."""
-    return wanted is not None and found[:-1] == wanted[:-1] and (found[-1] == wanted[-1] or (stepped and not found[-1]))
+def agree(found: tuple[Any, ...], wanted: tuple[Any, ...] | None, lasted: bool = False) -> bool:
+    """Whether figures are the wanted ones. If faults lasted, neighbours may have come too late to know the loss."""
+    if wanted is None or found[:-1] != wanted[:-1]:
+        return False
+    return bool(found[-1] == wanted[-1]) or (lasted and found[-1] is None)
 
 
 def compared(report: Report) -> tuple[Any, ...]:
@@ -91,7 +93,7 @@ class FaultyCollector:
         self.expected = expected(self.agents, folder)
         self.left = {agent.point: agent.messages(0, SECONDS) for agent in self.agents}
         self.acknowledged: dict[str, Message] = {}
-        self.stepped = False  # the clock was set at least once
+        self._began_s = time.monotonic()
         self.doubtful: set[int] = set()  # starts of intervals that a flipped bit may have taken
         self._environment = {"LD_PRELOAD": str(library), "WIRELAG_FAULTS": str(folder / "faults")}
         self._running: Running | None = None
@@ -103,7 +105,6 @@ class FaultyCollector:
 
     def set(self, flush: int | None = None, write: int | None = None, clock_ns: int | None = None) -> None:
         """Change faults: errors of flushes and writes (0: none), and the step of the clock."""
-        self.stepped |= bool(clock_ns)
         for at, number in enumerate((flush, write, clock_ns)):
             if number is not None:
                 self._faults[8 * at : 8 * at + 8] = struct.pack("q", number)
@@ -210,6 +211,7 @@ class FaultyCollector:
 
     def wrong(self) -> dict[int, Any]:
         """Intervals that are missing, twice there, or not as the model says."""
+        lasted = time.monotonic() - self._began_s > LINGER_NS / 1e9
         with suppress(OSError, AssertionError):
             found = self.running.reports(limit=10_000)
             starts = [round(one["start"] * 1e9) for one in found]
@@ -218,7 +220,7 @@ class FaultyCollector:
                 start_ns: by_start.get(start_ns)
                 for start_ns in {*self.expected, *by_start}
                 if not (
-                    starts.count(start_ns) == 1 and agree(by_start[start_ns], self.expected.get(start_ns), self.stepped)
+                    starts.count(start_ns) == 1 and agree(by_start[start_ns], self.expected.get(start_ns), lasted)
                     if start_ns not in self.doubtful
                     else starts.count(start_ns) <= 1
                 )

@@ -130,7 +130,8 @@ class Attack:
     def __init__(self, folder: File, seed: int) -> None:
         self.rng, self.now_ns, self.asked = random.Random(seed), EPOCH_NS, list[Message]()
         rounds = Rounds([Ends("C>D", "C", "D"), Ends("A>B", "A", "B")], most_bytes=MOST_WAITING)
-        self.collector = Collector(rounds, SqliteStore(str(folder / "store.db")), lambda: self.now_ns)
+        store = SqliteStore(str(folder / "store.db"))
+        self.collector = Collector(rounds, store, lambda: self.now_ns, steady=lambda: self.now_ns)
         self.collector._ask_for = self.asked.extend  # type: ignore[method-assign]
         self.valid = 0
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agent_messages import Agent, pair
+from tests.support.agent_messages import SECOND_NS, Agent, pair
 from tests.support.collector_process import RDA, Running, recent
 from tests.support.command import WIRELAG
 from tests.support.in_lab import IN_LAB
@@ -118,6 +118,27 @@ def test_messages_from_the_future_do_not_block_those_behind_them(
         counted = running.counted()
         assert counted["synopses"] == 10
         assert counted["from the future"] == 2
+
+
+def test_hundreds_of_messages_of_a_wrong_clock_block_nothing(tmp_path: Path) -> None:
+    """An agent's clock was two hours ahead for a while: what it sent then waits, all that came after it is stored."""
+    wrong, right = 150, 30
+
+    async def work(url: str) -> None:
+        spool = Spool(tmp_path / "spool")
+        for number, message in enumerate(pair(recent(wrong + right, 5, 1), RDA)[0].messages(0, wrong + right)):
+            one = moved(message, 2 * 3600 * SECOND_NS) if number < wrong else message
+            spool.put(encode(one), one.key)
+        way = sender(Address(url), "A")
+        running = asyncio.create_task(Outbox(way, spool).run())
+        await until_soon(lambda: len(spool) == wrong, "that the right ones are stored")
+        running.cancel()
+        await way.close()
+        spool.close()
+
+    with Running(tmp_path, "--segment", "A>B") as running:
+        run(work(running.url))
+        assert running.counted()["synopses"] == right
 
 
 def test_if_everything_is_declined_nothing_is_hurried(tmp_path: Path) -> None:

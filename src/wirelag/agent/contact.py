@@ -20,7 +20,7 @@ def contacted(config: Config) -> Iterator[str]:
     address = config.collector
     assert address is not None
     if urlsplit(address.url).scheme in ("tls", "nats"):
-        from wirelag.transport.nats import has_stream
+        from wirelag.transport.nats_check import has_stream
 
         found = asyncio.run(has_stream(address, config.point))
         if found is False:

@@ -37,7 +37,7 @@ from wirelag.protocol.messages import MOST_BYTES, Message, Seen, decode, encode
 from wirelag.protocol.terms import records_of
 from wirelag.synopses.reference_summary import by_class, interpolated
 from wirelag.transport import Sender, sender
-from wirelag.transport.notices import Notices
+from wirelag.transport.notices import Notices, lasting_log
 from wirelag.transport.outbox import Outbox
 from wirelag.transport.service_manager import watched
 from wirelag.transport.spool import Spool
@@ -141,7 +141,8 @@ class Agent:
         """Run until SIGTERM, SIGINT, or the end of captures; a WirelagError if the interface is gone."""
         drop_privileges(stay=True)  # before any thread starts, so that none keeps them; the spool is the user's
         try:
-            asyncio.run(self._main())
+            with lasting_log():
+                asyncio.run(self._main())
         finally:
             self._emitter.close()
             self._source.close()

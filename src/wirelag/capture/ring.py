@@ -24,7 +24,7 @@ Direction = Literal["both", "in", "out"]
 
 BLOCK_BYTES: Final = 1 << 20
 LEAST_BLOCK_BYTES: Final = 1 << 17  # large enough for a frame of any length with all its headers
-LEAST_BLOCKS: Final = 8
+LEAST_BLOCKS: Final = 32  # each is handed over after `poll_ms`, even with one packet: a reader may stall this often
 LEAST_RING_BYTES, MOST_RING_BYTES = 1 << 18, 1 << 32
 ANY: Final = "any"  # every Ethernet port of this host, each packet once; never goes down
 LINKS: Final = {  # numbers of link layers: the kernel's (linux/if_arp.h), and those of capture files

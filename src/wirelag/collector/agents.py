@@ -63,17 +63,21 @@ class Agents:
     """Agents by name, as plain values."""
 
     def __init__(self, kept: Mapping[str, dict[str, Any]]) -> None:
-        self._known = {point: said | {"says": _says(said.get("says", {}))} for point, said in kept.items()}
+        self._known = {
+            point: said | {"says": _says(said.get("says", {}))} for point, said in kept.items() if _is_sound(said)
+        }
         self._changed: set[str] = set()
+        self._heard_ns: dict[str, int] = {}  # since the start, by a clock that is never set
         self.more = 0  # messages of agents beyond MOST
 
-    def heard(self, message: Message, size: int, now_ns: int) -> bool:
+    def heard(self, message: Message, size: int, now_ns: int, steady_ns: int) -> bool:
         """Record an agent's message; return whether the agent is one of those kept."""
         if message.point not in self._known and len(self._known) >= MOST:
             self.more += 1
             return False
         said = self._known.setdefault(message.point, {"packets": 0, "unseen": 0, "messages": 0, "bytes": 0})
         self._changed.add(message.point)
+        self._heard_ns[message.point] = steady_ns
         said["heard_ns"], said["messages"], said["bytes"] = now_ns, said["messages"] + 1, said["bytes"] + size
         if message.type == "status" or "behind_ns" not in said:
             said["behind_ns"] = now_ns - message.sent_ns
@@ -105,30 +109,49 @@ class Agents:
     def forget(self, point: str) -> bool:
         """Forget an agent; False if it is not known."""
         self._changed.discard(point)
+        self._heard_ns.pop(point, None)
         return self._known.pop(point, None) is not None
 
-    def following(self, now_ns: int, began_ns: int = 0) -> dict[str, int]:
+    def following(self, steady_ns: int, began_ns: int = 0) -> dict[str, int]:
         """Live agents that take their m-set from the collector, and since when their current one is valid.
 
-        Silence before the collector started does not count against an agent.
+        Silence before the collector started does not count against an agent, nor does a clock that is set.
         """
         found = {}
         for point, said in self._known.items():
             says = said.get("says", {})
             has_ns = says.get("m_set_ns")
-            silent_ns = now_ns - max(said.get("heard_ns", 0), began_ns)
+            silent_ns = steady_ns - self._heard_ns.get(point, began_ns)
             if type(has_ns) is int and not says.get("ending") and silent_ns < ALIVE_NS:
                 found[point] = has_ns
         return found
 
-    def all(self, now_ns: int) -> list[dict[str, Any]]:
+    def all(self, now_ns: int, steady_ns: int) -> list[dict[str, Any]]:
         """The JSON of the API; times in seconds."""
-        return [_shown(point, dict(said), now_ns) for point, said in sorted(self._known.items())]
+        found = []
+        for point, said in sorted(self._known.items()):
+            heard_ns = self._heard_ns.get(point)
+            silent_ns = now_ns - said.get("heard_ns", 0) if heard_ns is None else steady_ns - heard_ns
+            found.append(_shown(point, dict(said), silent_ns))
+        return found
 
 
-def _shown(point: str, said: dict[str, Any], now_ns: int) -> dict[str, Any]:
+def _is_sound(said: Mapping[str, Any]) -> bool:
+    """Whether what was stored is as it was written: the disk may have changed it."""
+    clock = said.get("clock", {})
+    numbers = [said.get(name) for name in ("packets", "unseen", "messages", "bytes")]
+    numbers += [said.get(name, 0) for name in ("heard_ns", "behind_ns", "last_ns")]
+    numbers += [clock.get("error_ns", 0) if isinstance(clock, dict) else None]
+    names = {"synchronised", "error_ns", "source"}
+    return (
+        all(type(number) is int for number in numbers)
+        and isinstance(said.get("says", {}), dict)
+        and (not clock or clock.keys() == names)
+    )
+
+
+def _shown(point: str, said: dict[str, Any], silent_ns: int) -> dict[str, Any]:
     clock = said.get("clock") or {"synchronised": False, "error_ns": 0, "source": "none"}
-    silent_ns = now_ns - said.get("heard_ns", 0)
     return {
         "point": point,
         "alive": silent_ns < ALIVE_NS,

@@ -15,7 +15,8 @@ from starlette.routing import BaseRoute, Route
 from wirelag import __version__
 from wirelag.collector.following import TopologyChange
 from wirelag.collector.forget import forget
-from wirelag.collector.loop import Collector, Kept, News
+from wirelag.collector.listeners import News
+from wirelag.collector.loop import Collector, Kept
 from wirelag.collector.openapi import document, values_of
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SUMMED, Row
 from wirelag.collector.tally import Tally
@@ -39,7 +40,7 @@ class Api:
     """Serves requests from a collector's state."""
 
     def __init__(self, collector: Collector, topology: Topology | None, slow: float) -> None:
-        self._of, self._fixed, self._slow = collector, topology, slow
+        self._of, self._fixed, self.slow = collector, topology, slow
 
     @property
     def _topology(self) -> Topology | None:
@@ -109,7 +110,7 @@ class Api:
         return await self._safely("/metrics", self._exposition())
 
     async def _exposition(self) -> Response:
-        agents, counted = self._of.agents.all(self._of.clock()), self.counted()
+        agents, counted = self._of.agents.all(self._of.clock(), self._of.steady()), self.counted()
         # With many segments and points it takes tenths of a second: messages must not wait for it.
         text, kind = await asyncio.to_thread(
             self._of.metrics.text,
@@ -183,7 +184,7 @@ class Api:
 
     async def _agents(self, values: dict[str, Any]) -> Response:
         now_ns = self._of.clock()
-        return JSONResponse({"now": now_ns / 1e9, "agents": self._of.agents.all(now_ns)})
+        return JSONResponse({"now": now_ns / 1e9, "agents": self._of.agents.all(now_ns, self._of.steady())})
 
     async def _forget(self, values: dict[str, Any]) -> Response:
         point = values["point"]
@@ -221,7 +222,7 @@ class Api:
             rows = await self._singles(segment, None, lengths, times_ns, MOST_SUMMED)
             tallies.append((segment, await asyncio.to_thread(_summed, rows)))
         ends, upgraded = (values["source"], values["target"]), () if following is None else following.upgraded
-        return JSONResponse(await asyncio.to_thread(waterfall, topology, tallies, *ends, self._slow, upgraded))
+        return JSONResponse(await asyncio.to_thread(waterfall, topology, tallies, *ends, self.slow, upgraded))
 
     async def _network(self, values: dict[str, Any]) -> Response:
         topology, following = self._topology, self._of.following
@@ -243,7 +244,7 @@ class Api:
 
     async def _stream(self) -> AsyncIterator[str]:
         yield ": wirelag\n\n"
-        listening = aiter(self._of.listen())
+        listening = aiter(self._of.listeners.listen())
         waiting: asyncio.Future[News] | None = None
         try:
             while True:

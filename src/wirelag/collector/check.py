@@ -30,7 +30,7 @@ def told(settings: Settings) -> Iterator[str]:
     if settings.nats is not None:
         import asyncio
 
-        from wirelag.transport.nats import problem
+        from wirelag.transport.nats_check import problem
 
         yield f"also receives messages from {settings.nats.shown}"
         if (wrong := asyncio.run(problem(settings.nats))) is not None:

@@ -10,12 +10,18 @@ from __future__ import annotations
 from typing import Final
 
 from wirelag.protocol.messages import Message
-from wirelag.protocol.session import AHEAD_NS
+from wirelag.units import format_duration
 
+AHEAD_NS: Final = 5 * 10**9  # an interval that ends later than this from now is due to a wrong clock
 LATELY_NS: Final = 60 * 10**9
 SOON_NS: Final = 86400 * 10**9
 MOST_POINTS: Final = 4096
 STEP_NS: Final = 10**9  # more than any slewing between two messages
+
+
+def is_ahead(message: Message, now_ns: int) -> bool:
+    """Whether a message is about a time that has not come for this host."""
+    return message.interval.end_ns > now_ns + AHEAD_NS
 
 
 def may_pass(message: Message, now_ns: int) -> bool:
@@ -23,7 +29,16 @@ def may_pass(message: Message, now_ns: int) -> bool:
 
     Whose clock is wrong may not be known: what waited on a point's disk is in the past for a clock that is behind, too.
     """
-    return AHEAD_NS < message.interval.end_ns - now_ns < SOON_NS
+    return is_ahead(message, now_ns) and message.interval.end_ns - now_ns < SOON_NS
+
+
+def how_far(message: Message, now_ns: int) -> str:
+    """That this host's clock is behind, in words."""
+    ahead = format_duration(message.interval.end_ns - now_ns)
+    return (
+        f"the clock of this host is behind: {message.point} is {ahead} ahead of it, and so are all others; agents keep "
+        f"their messages until it is right"
+    )
 
 
 class Behind:
@@ -46,7 +61,7 @@ class Behind:
         end_ns = message.interval.end_ns
         if end_ns < now_ns - LATELY_NS:  # it waited on disk
             return None
-        ahead = end_ns > now_ns + AHEAD_NS
+        ahead = is_ahead(message, now_ns)
         _, right_ns = self._heard.pop(message.point, (0, None))
         self._heard[message.point] = steady_ns, right_ns if ahead else steady_ns
         while len(self._heard) > MOST_POINTS:

@@ -58,6 +58,10 @@ class Visitors:
         self.unmet: Callable[[str], None] = lambda address: None  # told of those that ended before `met`
         self.open = 0  # with those that were sent off and are not closed yet
 
+    def allow(self, of_one: int, of_point: int) -> None:
+        """Change the limits; connections that are open stay."""
+        self._of_one, self._of_point = of_one, of_point
+
     def __len__(self) -> int:
         return len(self._by_peer)
 

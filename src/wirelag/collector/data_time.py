@@ -7,6 +7,7 @@ collected for long), nothing is deleted until a day of results has come at the n
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -23,6 +24,16 @@ class DataTime:
     trusted_ns: int | None = None  # results before this, less their retention, may go
     last_ns: int = 0  # the newest time that was seen,
     since_ns: int | None = None  # and the first one after a leap
+
+    @classmethod
+    def of(cls, text: str | None) -> DataTime:
+        """As it was stored; anew if it was not, or if the disk has changed it."""
+        try:
+            found = cls(**json.loads(text or "{}"))
+        except (ValueError, TypeError):
+            return cls()
+        times = (found.trusted_ns, found.last_ns, found.since_ns)
+        return found if all(one is None or type(one) is int for one in times) and found.last_ns is not None else cls()
 
     def passed(self, now_ns: int, newest_ns: int, elapsed_ns: int) -> int | None:
         """The time for retention, None after a leap. `elapsed_ns`: since the last call, by a steady clock."""

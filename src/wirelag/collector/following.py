@@ -94,6 +94,7 @@ class Following:
         self._before: _Seen | None = None
         self._plan: Plan | None = None
         self._m_sets: dict[str, tuple[int, Records]] = {}  # by point: valid since, records
+        self._told_ns: dict[str, int] = {}  # by point: since when the m-set is valid that it was told last
         self.terms: dict[str, Terms] = {}  # of points that follow
         self.problem: str | None = None  # why the topology could not be read
         self.changed_ns = 0
@@ -182,6 +183,12 @@ class Following:
             records = tuple(place | one for one in own)
             interval, terms = Interval(since_ns, since_ns), self.terms[point]
             yield Message("m-set", point, None, interval, terms, records=records, sent_ns=now_ns)
+
+    def is_new(self, message: Message) -> bool:
+        """Whether this m-set is told for the first time: it is repeated until its agent confirms it."""
+        before_ns, since_ns = self._told_ns.get(message.point), message.interval.start_ns
+        self._told_ns[message.point] = since_ns
+        return before_ns != since_ns
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of the API, without changes."""

@@ -29,11 +29,7 @@ def forget(collector: Collector, point: str) -> bool:
     if not collector.agents.forget(point):
         return False
     collector.presence.forget(point)
-    segments = collector.rounds.forget(point)
-    for known in (collector.latest, collector.settled):
-        for name in segments:
-            known.pop(name, None)
-    collector.metrics.forget(segments)
+    collector.no_longer(collector.rounds.forget(point))
     store.begin()
     try:
         store.drop_agent(point)

@@ -1,9 +1,8 @@
 """The running collector: messages come in, are stored, become results; results are stored and sent to listeners.
 
 Laws. A message is acknowledged once it and everything derived from it are on disk. Work is done when a message arrives;
-the clock only serves to stop waiting. After kill -9, stored messages are processed again, and questions are asked
-again. Unreadable messages are counted and acknowledged: they would not get better. A listener that does not keep up is
-disconnected.
+a clock that is never set tells when to stop waiting. After kill -9, stored messages are processed again, and questions
+are asked again. Unreadable messages are counted and acknowledged: they would not get better.
 """
 
 from __future__ import annotations
@@ -12,17 +11,18 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
 from wirelag.collector.agents import Agents, Presence
-from wirelag.collector.clock_check import Behind, may_pass
+from wirelag.collector.clock_check import Behind, how_far, is_ahead, may_pass
 from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.health import Health
+from wirelag.collector.listeners import Listeners, Said
 from wirelag.collector.metrics import InUse, Metrics
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
@@ -36,7 +36,6 @@ from wirelag.transport import Acknowledge, Inbox
 from wirelag.transport.audit import Audit
 from wirelag.transport.notices import Notices
 from wirelag.transport.quotas import Quotas
-from wirelag.units import format_duration
 
 BATCH: Final = 256  # messages per commit
 MOST_QUEUED: Final = 64 << 20  # bytes of messages that wait for the worker, or of a part when it resumes
@@ -46,23 +45,10 @@ TICK_S: Final = 1.0
 PRUNE_S: Final = 600.0
 CHECK_S: Final = 86400.0
 RESULT_S: Final = 150e-6  # about what it takes to store a result of a class
-MOST_LISTENERS: Final = 256
 MOST_ASKS: Final = 1024  # asks waiting for an inbox; the oldest are dropped
-MOST_UNHEARD: Final = 256  # results waiting for a listener
 MOST_UNSAVED: Final = 100_000
 
 Arrived = tuple[bytes, Acknowledge, Inbox]
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A result of a whole segment, as sent to listeners."""
-
-    segment: str
-    report: dict[str, Any]
-
-
-News = list[Said] | TopologyChange  # what listeners receive
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +72,11 @@ class Collector:
         clock: Callable[[], int] = time.time_ns,
         follow: Follow | None = None,
         quotas: Quotas | None = None,
+        steady: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        """`clock` tells the time, `steady` how much of it has passed."""
         self.rounds, self.store, self.clock, self.quotas = rounds, store, clock, quotas or Quotas()
+        self.steady = steady
         store.failed = self._failed
         self.following = None if follow is None else Following(follow)
         self.agents, self.metrics = Agents(store.agents()), Metrics()
@@ -105,14 +94,14 @@ class Collector:
         self._queued, self._taken = 0, asyncio.Event()  # bytes that wait, and whether some were taken
         self._asked: list[tuple[Inbox, asyncio.Queue[tuple[str, bytes]]]] = []  # asks waiting for each inbox
         self._loop: asyncio.AbstractEventLoop
-        self._listeners: set[asyncio.Queue[News | None]] = set()
+        self.listeners = Listeners()
         self._worker = ThreadPoolExecutor(1, "collector")  # the store and the rounds belong to this thread
         self._spoke: dict[str, int] = {}  # points of the last batch, and the index of their message
         self._left: set[int] = set()  # messages of the last batch that were not accepted
         self._behind = Behind()
         self._apart: dict[str, str | None] = {}  # why segments cannot be measured
         self._by_point: dict[str, Inbox] = {}  # the inbox by which a point was last heard
-        self._began_ns = clock()
+        self._began_ns = steady()
         self._unsaved: list[Result] = []
         self._trimmed_s = 0.0  # when `latest` and `settled` were, by a clock that is never set
         self._pruner = ThreadPoolExecutor(1, "pruning")
@@ -122,7 +111,7 @@ class Collector:
         """Run until cancelled. `read` returns the current topology, if it is followed."""
         self.inboxes, self._loop = inboxes, asyncio.get_running_loop()
         self._asked = [(inbox, asyncio.Queue(MOST_ASKS)) for inbox in inboxes]
-        self._tell(await self.in_worker(self._resume) or [])
+        self.listeners.tell(await self.in_worker(self._resume) or [])
         async with asyncio.TaskGroup() as group:
             for inbox in inboxes:
                 group.create_task(self._receive(inbox))
@@ -137,27 +126,21 @@ class Collector:
 
     async def close(self) -> None:
         """Disconnect listeners, and close the store."""
-        for listener in list(self._listeners):
-            self._dismiss(listener)
+        self.listeners.close()
         await self.in_worker(self.store.close)
         self._worker.shutdown()
         self._pruner.shutdown()
 
-    async def listen(self) -> AsyncIterator[News]:
-        """Results and changes of the network as they come; ends if a listener does not keep up, or too many listen."""
-        if len(self._listeners) >= MOST_LISTENERS:
-            return
-        mine: asyncio.Queue[News | None] = asyncio.Queue(MOST_UNHEARD)
-        self._listeners.add(mine)
-        try:
-            while (said := await mine.get()) is not None:
-                yield said
-        finally:
-            self._listeners.discard(mine)
+    def measure(self, ends: Iterable[Ends], named_by_agents: bool) -> None:
+        """Measure these segments from now on, in the worker; results of others stay in the store."""
+        self.no_longer(self.rounds.measure(ends, named_by_agents=named_by_agents))
 
-    async def measure(self, ends: Iterable[Ends]) -> None:
-        """Measure these segments, too."""
-        await self.in_worker(self.rounds.measure, tuple(ends))
+    def no_longer(self, segments: Iterable[str]) -> None:
+        """Show these no more, in the worker."""
+        gone = set(segments)
+        self.latest = {name: one for name, one in self.latest.items() if name not in gone}
+        self.settled = {name: one for name, one in self.settled.items() if name not in gone}
+        self.metrics.forget(gone)
 
     # ---- tasks ----
 
@@ -182,7 +165,7 @@ class Collector:
             if found is None:
                 continue
             self._by_point |= {point: batch[i][2] for point, i in self._spoke.items()}
-            self._tell(found)
+            self.listeners.tell(found)
 
     def _send(self, ask: Message) -> None:
         """Ask an agent at once, before the store is written: what is not answered is asked again."""
@@ -208,7 +191,7 @@ class Collector:
             await asyncio.sleep(TICK_S)
             found = await self.in_worker(self._pass_time)
             if found is not None:
-                self._tell(found)
+                self.listeners.tell(found)
 
     async def _prune(self) -> None:
         while True:
@@ -230,7 +213,7 @@ class Collector:
                 change = await asyncio.to_thread(following.take, topology, alive, self.clock())  # may take long
                 for told in await self.in_worker(self._followed, alive, change):
                     self._send(told)
-                self._tell(change or [])
+                self.listeners.tell(change or [])
             except WirelagError as error:  # the previous topology stays valid
                 self.counted["topology not read"] += 1
                 if following.failed(error):
@@ -241,32 +224,24 @@ class Collector:
         """Run in the thread that the store and the rounds belong to."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
 
-    def _tell(self, said: News) -> None:
-        for listener in list(self._listeners) if said else ():
-            try:
-                listener.put_nowait(said)
-            except asyncio.QueueFull:
-                self._dismiss(listener)
-
-    def _dismiss(self, listener: asyncio.Queue[News | None]) -> None:
-        self._listeners.discard(listener)
-        while not listener.empty():
-            listener.get_nowait()
-        listener.put_nowait(None)
-
     # ---- in the worker ----
 
-    def _kept(self, work: Callable[[int], list[Outcome]]) -> list[Said] | None:
-        """Do some work and store everything derived from it; None if the disk fails."""
-        now_ns = self.clock()
+    def _kept(self, work: Callable[[int, list[Outcome]], None]) -> list[Said] | None:
+        """Do some work and store everything derived from it, which it appends; None if the disk fails.
+
+        Then what was derived until there is stored later: messages that come again do not lead to it again.
+        """
+        outcomes: list[Outcome] = []
         try:
             self.store.begin()
-            outcomes = work(now_ns)
-            self._ask_for([one.message for one in outcomes if isinstance(one, Ask)])
-            results = self._unsaved + [one for one in outcomes if isinstance(one, Result)]
-            self._unsaved = results[-MOST_UNSAVED:]
-            kept = [one for one in map(self._keep, results) if one is not None]
-            self.store.drop_messages(key for one in outcomes if isinstance(one, Done) for key in one.keys)
+            try:
+                work(self.clock(), outcomes)
+            finally:
+                self._ask_for([one.message for one in outcomes if isinstance(one, Ask)])
+                found = [one for one in outcomes if isinstance(one, Result)]
+                self._unsaved = (self._unsaved + found)[-MOST_UNSAVED:]
+            kept = [one for one in map(self._keep, self._unsaved) if one is not None]
+            self._drop(outcomes)
             self.store.put_agents(self.agents.changed())
             self.store.commit()
             if self.store.beyond:
@@ -281,9 +256,12 @@ class Collector:
         self._count(kept)
         return [Said(one.result.segment, one.report) for one in kept if one.taken]
 
+    def _drop(self, outcomes: list[Outcome]) -> None:
+        self.store.drop_messages(key for one in outcomes if isinstance(one, Done) for key in one.keys)
+
     def _ask_for(self, asks: list[Message]) -> None:
         for ask in asks:
-            self._loop.call_soon_threadsafe(self._send, ask)
+            self._loop.call_soon_threadsafe(self._send, replace(ask, sent_ns=self.clock()))
 
     def _keep(self, result: Result) -> Kept | None:
         """Store a result; None if its figures are invalid: then it is skipped, and others are stored."""
@@ -310,7 +288,7 @@ class Collector:
         self.notices.say("internal errors", kind, f"{what} caused {kind}: {error}; please report it")
 
     def _count(self, kept: list[Kept]) -> None:
-        now_ns = self.clock()
+        now_ns, steady_ns = self.clock(), self.steady()
         for one in kept:
             rank, before = one.result.rank, -1 if one.before is None else one.before
             if one.taken:
@@ -325,8 +303,8 @@ class Collector:
             elif rank == Rank.FIRST and before == Rank.UNSEEN:
                 self.metrics.came(one.result.segment, one.result.interval)
             elif rank == Rank.UNSEEN and before < rank:
-                self.metrics.missed(one.result.segment, one.result.interval, now_ns)
-        self.metrics.pass_time(now_ns)
+                self.metrics.missed(one.result.segment, one.result.interval, steady_ns)
+        self.metrics.pass_time(steady_ns)
 
     def _say_apart(self, segment: str, tally: Tally) -> None:
         """Report once that the points of a segment cannot be compared."""
@@ -336,22 +314,22 @@ class Collector:
         self._apart[segment] = reason
 
     def _take(self, batch: list[bytes]) -> list[Said] | None:
-        def work(now_ns: int) -> list[Outcome]:
-            found: list[Outcome] = []
+        def work(now_ns: int, found: list[Outcome]) -> None:
             for i, data in enumerate(batch):
                 try:
-                    found += self._take_one(data, i, now_ns)
+                    outcomes = self._take_one(data, i, now_ns)
+                    found += [one for one in outcomes if not isinstance(one, Done)]
+                    self._drop(outcomes)  # now: the next message must not find them
                 except self.store.errors:
                     raise
                 except Exception as error:
                     self._failed("a message", error)
-            return found
 
         self._spoke, self._left = {}, set()
         return self._kept(work)
 
     def _alive(self) -> dict[str, int]:
-        return self.agents.following(self.clock(), self._began_ns)
+        return self.agents.following(self.steady(), self._began_ns)
 
     def _followed(self, alive: Mapping[str, int], change: TopologyChange | None) -> list[Message]:
         """Store a change; return the messages for agents whose m-sets are outdated."""
@@ -370,8 +348,9 @@ class Collector:
             return []
         told = list(self.following.messages(alive, self.clock()))
         self.counted["m-sets told"] += len(told)
-        for message in told:
-            self.audit.say("m-set told", point=message.point)
+        for message in filter(self.following.is_new, told):
+            since = message.interval.start_ns / 1e9
+            self.audit.say("m-set told", point=message.point, segments=len(message.records), since=since)
         return told
 
     def _take_one(self, data: bytes, place: int, now_ns: int) -> list[Outcome]:
@@ -392,7 +371,7 @@ class Collector:
             self.counted["garbage"] += 1
             return []
         self.counted[message.type] += 1
-        if self.agents.heard(message, len(data), now_ns):
+        if self.agents.heard(message, len(data), now_ns, self.steady()):
             self._spoke[message.point] = place
             is_ending = message.type == "status" and any(record.get("ending") is True for record in message.records)
             if line := self.presence.heard(message.point, is_ending, time.monotonic()):
@@ -414,6 +393,9 @@ class Collector:
         if self._is_behind(message, now_ns) or may_pass(message, now_ns):
             self._left.add(place)
             return []
+        if is_ahead(message, now_ns):
+            self.counted["from the future"] += 1
+            return []
         found: list[Outcome] = []
         delimiters = message.terms.delimiters
         around_ns = 0 if delimiters is None else NEAR * delimiters.length_ns
@@ -421,24 +403,23 @@ class Collector:
         if is_late and not self.rounds.awaits(message) and self._is_settled(message):
             self.counted["came too late, or again"] += 1
             return []
-        if is_late or self.rounds.let_go(message, around_ns):
-            found += self._others(message, around_ns, now_ns)
+        if is_late or delimiters is not None or self.rounds.lacks_other(message):  # whatever the clock shows
+            found += self._others(message, around_ns)
         self.store.put_message(message.key, message.point, message.interval.start_ns, data, now_ns)
-        return found + self._into_rounds(message, now_ns)
+        return found + self._into_rounds(message)
 
-    def _others(self, message: Message, around_ns: int, now_ns: int) -> list[Outcome]:
+    def _others(self, message: Message, around_ns: int) -> list[Outcome]:
         """Read again what the store has of the other ends and, if packets cut, of this one: no more than MOST_AGAIN."""
-        found = self._again_of(self.rounds.partners(message), message, around_ns, now_ns)
+        found = self._again_of(self.rounds.partners(message), message, around_ns)
         if message.terms.delimiters is not None and self.rounds.has_partner(message):
-            found += self._again_of({message.point}, message, around_ns, now_ns)
+            found += self._again_of({message.point}, message, around_ns)
         return found
 
-    def _again_of(self, points: set[str], message: Message, around_ns: int, now_ns: int) -> list[Outcome]:
+    def _again_of(self, points: set[str], message: Message, around_ns: int) -> list[Outcome]:
         stored = self.store.messages_about(message.interval.start_ns, sorted(points), around_ns, self.rounds.has)
         found: list[Outcome] = []
         for other in _within(stored, MOST_AGAIN):
-            if None in (segments := {message.segment, peek(other).segment}) or len(segments) == 1:
-                found += self._again(other, now_ns)
+            found += self._again(other, message)
         return found
 
     def _is_settled(self, message: Message) -> bool:
@@ -448,39 +429,39 @@ class Collector:
 
     def _is_behind(self, message: Message, now_ns: int) -> bool:
         """Whether this host's clock is wrong, not the point's: all points are ahead of it."""
-        behind = self._behind.is_behind(message, now_ns, time.monotonic_ns())
+        behind = self._behind.is_behind(message, now_ns, self.steady())
         if behind is None:
             return False
-        ahead = format_duration(message.interval.end_ns - now_ns)
-        problem = (
-            f"the clock of this host is behind: {message.point} is {ahead} ahead of it, and so are all others; agents "
-            f"keep their messages until it is right"
-        )
-        self.health.note("clock", problem if behind else None, "the clock of this host is right again")
+        problem = how_far(message, now_ns) if behind else None
+        self.health.note("clock", problem, "the clock of this host is right again")
         self.counted["clock is behind"] += behind
         return behind
 
-    def _into_rounds(self, message: Message, now_ns: int) -> list[Outcome]:
+    def _into_rounds(self, message: Message) -> list[Outcome]:
         try:
-            return self.rounds.take(message, now_ns)
+            return self.rounds.take(message, self.steady())
         except Exception as error:
             self._failed(f"a message of {message.point}", error)
             return [Done((message.key,))]
 
-    def _again(self, data: bytes, now_ns: int) -> list[Outcome]:
-        """Process a stored message again, if it is not in use."""
+    def _again(self, data: bytes, other: Message | None = None) -> list[Outcome]:
+        """Process a stored message again, if it is not in use, and not about another segment than `other`."""
         try:
+            if other is not None and len({other.segment, peek(data).segment} - {None}) > 1:
+                return []
             message = decode(data)
-        except ValueError:
+        except ValueError:  # the disk has changed it
+            self.counted["damaged in the store"] += 1
             return []
-        return [] if self.rounds.has(message.key) else self._into_rounds(message, now_ns)
+        return [] if self.rounds.has(message.key) else self._into_rounds(message)
 
     def _resume(self) -> list[Said] | None:
         """Process stored messages again, a part at a time, so that memory is bounded; None if the store fails."""
         said: list[Said] = []
 
-        def work(now_ns: int) -> list[Outcome]:
-            return [one for data in part for one in self._again(data, now_ns)]
+        def work(now_ns: int, found: list[Outcome]) -> None:
+            for data in part:
+                found += self._again(data)
 
         try:
             newest_ns = self.store.newest_message_ns()  # not the current time: an outage may have been long
@@ -496,10 +477,9 @@ class Collector:
         return said
 
     def _pass_time(self) -> list[Said] | None:
-        def work(now_ns: int) -> list[Outcome]:
-            outcomes = self.rounds.pass_time(now_ns)
+        def work(now_ns: int, found: list[Outcome]) -> None:
+            found += self.rounds.pass_time(self.steady())
             self.store.sum_up(now_ns)
-            return outcomes
 
         self.notices.pass_time()
         for line in self.presence.silent(time.monotonic()):

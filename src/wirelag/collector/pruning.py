@@ -90,7 +90,7 @@ class Pruner:
     def _time(self, now_ns: int, newest_ns: int) -> DataTime:
         """How far time has come; stored before anything is deleted."""
         found = self.base.execute("select value from facts where name = ?", (FACT,)).fetchone()
-        passed = DataTime() if found is None else DataTime(**json.loads(found[0]))
+        passed = DataTime.of(None if found is None else found[0])
         steady_ns = time.monotonic_ns()
         passed.passed(now_ns, newest_ns, 0 if self.steady_ns is None else steady_ns - self.steady_ns)
         self.steady_ns = steady_ns

@@ -1,4 +1,4 @@
-"""What a running collector takes over from changed settings (SIGHUP): tokens, certificate, segments, retention.
+"""What a running collector takes over from changed settings (SIGHUP), and what it leaves until it is restarted.
 
 Law: settings that cannot be read, are wrong, or are still being written, change nothing, and the log says why. What
 needs a restart is named.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import fields
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,15 +16,29 @@ from wirelag.collector.settings import Settings
 from wirelag.errors import WirelagError
 from wirelag.settings import steady
 
-NAMES: Final = {  # of what is taken over; all else needs a restart
+TAKEN: Final = {  # what is taken over, by the names in the file
     "tokens": "tokens",
     "ends": "segments",
     "retention": "retain",
     "certificate": "certificate",
     "key": "key",
     "client_ca": "client_ca",
+    "slow_ns": "slow",
+    "limits": "limits",
+    "most_named": "limits",
+    "most_classes": "limits",
+    "most_waiting": "limits",
 }
-_OTHERS: Final = {"given", "token_file"}  # not settings
+LATER: Final = {  # what needs a restart
+    "host": "listen",
+    "port": "listen",
+    "store": "store",
+    "audit": "audit",
+    "topology": "topology",
+    "names": "names",
+    "follow": "follow",
+    "nats": "nats",
+}
 
 
 class Reload:
@@ -34,7 +47,8 @@ class Reload:
     def __init__(
         self, settings: Settings, read: Callable[[], Settings], take: Callable[[Settings], Awaitable[None]]
     ) -> None:
-        self._now, self._read, self._take = settings, read, take
+        self._began = self._now = settings
+        self._read, self._take = read, take
         self._task: asyncio.Task[None] | None = None
         self._waits = False
 
@@ -60,16 +74,17 @@ class Reload:
         except (WirelagError, OSError) as error:
             _say(f"SIGHUP: {error}; the previous settings stay")
             return
-        changed = [one.name for one in fields(Settings) if getattr(new, one.name) != getattr(self._now, one.name)]
-        taken = [NAMES[name] for name in changed if name in NAMES]
-        later = [name for name in changed if name not in NAMES and name not in _OTHERS]
-        if gone := [one.segment for one in self._now.ends if one not in new.ends]:
-            later.append(f"the removal of {', '.join(gone)}")
+        taken, later = changed(self._now, new, TAKEN), changed(self._began, new, LATER)
         self._now = new
         _say(
             f"SIGHUP: settings were read again, certificate included; changed: {', '.join(taken) or 'nothing'}"
             + (f"; restart to change {', '.join(later)}" if later else "")
         )
+
+
+def changed(before: Settings, after: Settings, names: Mapping[str, str]) -> list[str]:
+    """The settings that differ, each once."""
+    return list(dict.fromkeys(names[name] for name in names if getattr(before, name) != getattr(after, name)))
 
 
 def _whole(settings: Settings) -> None:

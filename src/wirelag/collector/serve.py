@@ -19,7 +19,7 @@ import ssl
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from html import escape
@@ -53,11 +53,12 @@ try:
     from wirelag.collector.store import StoreUnavailable
     from wirelag.transport.audit import Audit
     from wirelag.transport.http_inbox import HttpInbox
-    from wirelag.transport.notices import Notices
+    from wirelag.transport.notices import Notices, lasting_log
 except ImportError:
     raise MissingExtraError("wirelag collect") from None
 
 from wirelag.network.topology import read_topology
+from wirelag.protocol.results import Ends
 from wirelag.protocol.session import Rounds
 from wirelag.render.html.frame import asset
 from wirelag.transport import Inbox, loopback
@@ -192,8 +193,8 @@ class Guard:
         return answer
 
 
-def application(collector: Collector, settings: Settings, inbox: HttpInbox, desk: Desk) -> Guard:
-    """The whole application."""
+def application(collector: Collector, settings: Settings, inbox: HttpInbox, desk: Desk) -> tuple[Guard, Api]:
+    """The whole application, and the API in it."""
     topology = None
     if settings.topology is not None and settings.follow is None:
         topology = read_topology(settings.topology)
@@ -201,7 +202,7 @@ def application(collector: Collector, settings: Settings, inbox: HttpInbox, desk
     api = Api(collector, topology, settings.slow_ns / 1e9)
     pages = [Route("/", _page), Route("/assets/{name}", _asset)]
     app = Starlette(routes=[*pages, *api.routes(), *inbox.routes()])
-    return Guard(app, settings.tokens, settings.certificate is not None, desk.admit, desk.refused, desk.opened)
+    return Guard(app, settings.tokens, settings.certificate is not None, desk.admit, desk.refused, desk.opened), api
 
 
 class Desk:
@@ -320,7 +321,7 @@ async def serve(settings: Settings, read: Callable[[], Settings]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: None)  # nothing to reload yet
     encrypted = encryption(settings)
     context = None if encrypted is None else encrypted.context
-    with listening(settings) as sock, ExitStack() as stack:
+    with lasting_log(), listening(settings) as sock, ExitStack() as stack:
         store = await _opened(settings, stack, sock, context, ended)
         if store is not None:
             await _serve(settings, read, store, sock, encrypted, ended)
@@ -392,6 +393,11 @@ def _in_use(collector: Collector, settings: Settings, inbox: HttpInbox, visitors
     }
 
 
+def _by_agents(ends: Sequence[Ends], running: Settings) -> bool:
+    """Whether agents may name segments."""
+    return not ends or running.follow is not None
+
+
 def _about(collector: Collector, point: str, segments: list[str]) -> dict[str, Any]:
     """What an agent asks before it starts."""
     rounds = collector.rounds
@@ -415,7 +421,7 @@ async def _serve(
 ) -> None:
     rounds = Rounds(
         settings.ends,
-        named_by_agents=not settings.ends or settings.follow is not None,
+        named_by_agents=_by_agents(settings.ends, settings),
         most_bytes=settings.most_waiting,
         most_named=settings.most_named,
         most_classes=settings.most_classes,
@@ -433,14 +439,14 @@ async def _serve(
         following = partial(read_topology, settings.topology)
         following()  # a topology that cannot be read now is a wrong setting; later it is an outage
     inbox = HttpInbox(senders(settings.tokens), quotas=quotas, admit=desk.admit, refused=desk.refused)
-    collector.in_use = lambda: _in_use(collector, settings, inbox, visitors)
+    collector.in_use = partial(_in_use, collector, settings, inbox, visitors)
     inboxes: list[Inbox] = [inbox]
     if settings.nats is not None:
         from wirelag.transport.nats import NatsInbox
 
         name = f"{socket.gethostname()}:{os.path.realpath(settings.store)}"
         inboxes.append(NatsInbox(settings.nats, name=name, quotas=quotas))
-    app = application(collector, settings, inbox, desk)
+    app, api = application(collector, settings, inbox, desk)
     inbox.about = partial(_about, collector)
 
     async def take(new: Settings) -> None:
@@ -448,6 +454,8 @@ async def _serve(
             raise WirelagError(
                 "token_file: a collector with tokens cannot become one without, nor the reverse; restart"
             )
+        if (settings.certificate is None) != (new.certificate is None):
+            raise WirelagError("certificate: HTTP cannot become HTTPS, nor the reverse; restart")
         if encrypted is not None and new.certificate is not None:
             encrypted.renew(new)  # first: it alone can fail
         inbox.use(senders(new.tokens))
@@ -457,7 +465,11 @@ async def _serve(
             for one in list(server.server_state.connections):
                 one.shutdown()  # when its request is done: whoever is still admitted connects again
         store.retain(new.retention)
-        await collector.measure(new.ends)
+        api.slow, quotas.limits = new.slow_ns / 1e9, new.limits
+        visitors.allow(new.limits.strangers, new.limits.connections)
+        collector.in_use = partial(_in_use, collector, new, inbox, visitors)
+        await collector.in_worker(rounds.allow, new.most_waiting, new.most_named, new.most_classes)
+        await collector.in_worker(collector.measure, new.ends, _by_agents(new.ends, settings))
         audit.say("reload", tokens=len(new.tokens or ()), segments=len(new.ends))
 
     reload = Reload(settings, read, take)

@@ -6,11 +6,13 @@ One process writes; others may read the file at the same time. When a part chang
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 import threading
+import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -39,6 +41,7 @@ LATE_NS: Final = 5 * SECOND_NS  # a minute is summed this long after its end
 MOST_CLASSES: Final = 1 << 16  # classes of all segments; more are not kept
 MOST_OF_ONE: Final = 1 << 13  # classes of one segment, so that it cannot use up the others', unless fewer are allowed
 
+_RANKS: Final = frozenset(map(int, Rank))
 _PUT: Final = (
     f"insert or replace into results (series, length_ns, start_ns, rank, {', '.join(COLUMNS)}) "
     f"values ({', '.join('?' * (4 + len(COLUMNS)))})"
@@ -180,7 +183,8 @@ class SqliteStore:
     def _bodies(self, keys: Iterable[tuple[str]]) -> Iterator[bytes]:
         """The messages of these keys, one in memory at a time; those that are gone meanwhile are left out."""
         for key in keys:
-            if (found := self._base.execute("select body from messages where key = ?", key).fetchone()) is not None:
+            query = "select cast(body as blob) from messages where key = ?"
+            if (found := self._base.execute(query, key).fetchone()) is not None:
                 yield found[0]
 
     def newest_message_ns(self) -> int | None:
@@ -244,7 +248,8 @@ class SqliteStore:
 
     def agents(self) -> dict[str, dict[str, Any]]:
         """The same, read back."""
-        return {point: json.loads(said) for point, said in self._base.execute("select point, said from agents")}
+        rows = self._base.execute("select point, said from agents").fetchall()
+        return {point: found for point, said in rows if (found := _fields(said)) is not None}
 
     def sum_up(self, now_ns: int, most: int = 500) -> int:
         """Rebuild minutes and hours whose parts changed; returns how many. `failed` is called for one that fails."""
@@ -274,8 +279,9 @@ class SqliteStore:
         )
         whole, parts = Tally(), 0
         for row in self._base.execute(query, (series, lower, upper, start_ns, start_ns + length_ns)):
-            whole.add(_tally(row))
-            parts += 1
+            if (part := _tally(row)) is not None:
+                whole.add(part)
+                parts += 1
         query = "select intervals + missed from results where series = ? and length_ns = ? and start_ns = ?"
         before = self._base.execute(query, (series, length_ns, start_ns)).fetchone()
         if before is not None and before[0] > whole.intervals + whole.missed:
@@ -354,7 +360,8 @@ class SqliteStore:
         """Changes of the network, the latest first."""
         query = "select said from changes where at_ns >= ? and at_ns < ? order by at_ns desc limit ?"
         with self._reading:
-            return [json.loads(said) for (said,) in self._read_base.execute(query, (*times_ns, most))]
+            rows = self._read_base.execute(query, (*times_ns, most)).fetchall()
+        return [found for (said,) in rows if (found := _fields(said)) is not None]
 
     def lengths_ns(self, segment: str, key: str | None) -> list[int]:
         """The lengths of a series' stored intervals."""
@@ -377,7 +384,8 @@ class SqliteStore:
         )
         with self._reading:
             found = self._read_base.execute(query, (length_ns, *times_ns, segment, key or "", most)).fetchall()
-        return [Row(segment, key, start, length_ns, Rank(rank), _tally(rest)) for start, rank, *rest in found][::-1]
+        rows = ((start, rank, _tally(rest)) for start, rank, *rest in reversed(found) if rank in _RANKS)
+        return [Row(segment, key, start, length_ns, Rank(rank), one) for start, rank, one in rows if one is not None]
 
     @property
     def file_bytes(self) -> int:
@@ -390,12 +398,27 @@ def _raise(what: str, error: Exception) -> None:
     raise error
 
 
-def _tally(row: Iterable[Any]) -> Tally:
+def _tally(row: Sequence[Any]) -> Tally | None:
+    """What is stored of a result; None if the disk has changed it, as far as that can be seen."""
     values = dict(zip(COLUMNS, row, strict=True))
-    for name in values.keys() - TEXTS:
-        if isinstance(values[name], str):  # more than 63 bits
-            values[name] = int(values[name])
-    bins, moments = values.pop("bins"), {name: values.pop(name) for name in MOMENTS}
-    tally = Tally(**values, moments=Moments(**moments))
-    tally.unpack_bins(bins)
+    try:
+        for name in values.keys() - TEXTS:
+            if isinstance(values[name], str):  # more than 63 bits
+                values[name] = int(values[name])
+            elif isinstance(values[name], float) and not math.isfinite(values[name]):
+                return None
+        bins, moments = values.pop("bins"), {name: values.pop(name) for name in MOMENTS}
+        tally = Tally(**values, moments=Moments(**moments))
+        tally.unpack_bins(bins)
+    except (ValueError, TypeError, ArithmeticError, LookupError, zlib.error):
+        return None
     return tally
+
+
+def _fields(text: Any) -> dict[str, Any] | None:
+    """Named values; None if the disk has changed them."""
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError):
+        return None
+    return found if isinstance(found, dict) else None

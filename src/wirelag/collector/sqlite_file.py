@@ -100,6 +100,7 @@ def cannot_open(path: str, error: Exception) -> WirelagError:
 def connected(path: str) -> sqlite3.Connection:
     """A connection that commits to disk."""
     base = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+    base.text_factory = lambda data: data.decode(errors="replace")  # a flipped bit must not stop reading
     base.execute("pragma synchronous = full")
     base.execute("pragma journal_size_limit = 67108864")
     return base

@@ -39,7 +39,6 @@ class Segment:
         self.heard_ns: int | None = None
         self.places: dict[int, Place] = {}  # by start time of the interval
         self.gone: dict[int, int] = {}  # finished places, and when they finished
-        self.let_go: dict[int, int] = {}  # intervals whose messages are in the store alone, and since when
         self.chain = Chain()  # for intervals delimited by packets
 
     def near(self, interval: Interval, first: int, last: int) -> dict[int, Place | None]:

@@ -3,7 +3,8 @@
 Laws. Results depend only on the messages that arrived, not on their order or repetition: of two with the same key the
 first counts, and a result is given again when a neighbour arrives that it should include. An agent's messages change
 only results of segments of which it is an end. A point that sends nothing has seen nothing: that is not loss (loss.py).
-Clocks with errors below a and b give delays with errors below a + b, the same for a whole interval.
+Clocks with errors below a and b give delays with errors below a + b, the same for a whole interval. Waiting goes by a
+clock that is never set (`now_ns`); no time of a message is compared with it.
 
 A packet counts in the interval in which it was sent, even if it arrived in the next one. So an interval has a first
 result when both points have sent, and is settled when the next interval is known.
@@ -30,7 +31,6 @@ SECOND_NS: Final = 10**9
 LINGER_NS: Final = 60 * SECOND_NS  # how long incomplete intervals stay in memory
 SOON_NS: Final = 3 * SECOND_NS  # after that, a point that has sent nothing is missing
 ANSWER_NS: Final = 45 * SECOND_NS  # how long an agent may take to reply, even if cut off for half a minute
-AHEAD_NS: Final = 5 * SECOND_NS  # an interval that ends later than this from now is due to a wrong clock
 MOST_BYTES: Final = 256 << 20
 MOST_SEGMENTS: Final = 4096
 MOST_NAMED: Final = 512  # segments that one point may name, so that it cannot use up those of others,
@@ -46,7 +46,7 @@ class Rounds:
     """Takes messages and time; returns results, asks, and keys of messages no longer needed.
 
     Memory: intervals that wait for their other half or for their neighbours, at most `most_bytes`. Beyond that the
-    oldest of the point that holds most is dropped; it can be read again when its other half comes (`let_go`).
+    oldest of the point that holds most is dropped; it can be read again when its other half comes.
     """
 
     def __init__(
@@ -73,10 +73,33 @@ class Rounds:
         """All known segments."""
         return [segment.ends for segment in list(self._segments.values())]  # called from other threads
 
-    def measure(self, ends: Iterable[Ends]) -> None:
-        """Add segments."""
-        for one in ends:
-            self._segments.setdefault(one.segment, Segment(one))
+    def measure(self, ends: Iterable[Ends], *, named_by_agents: bool) -> list[str]:
+        """Measure these segments from now on, and those that agents name, if they may; returns the names of others.
+
+        What waits for these is given up.
+        """
+        wanted, self._named = {one.segment: one for one in ends}, named_by_agents
+        gone = [
+            segment
+            for name, segment in self._segments.items()
+            if segment.ends != wanted.get(name, None if segment.named_by is None else segment.ends)
+            or (name not in wanted and not named_by_agents)
+        ]
+        for segment in gone:
+            for place in list(segment.places.values()):
+                self._forget(segment, place)
+            self._used(segment.chain, [cut for side in segment.chain.sides for cut in side.waiting.values()])
+            self._unname(segment)
+        for name, one in wanted.items():
+            known = self._segments.setdefault(name, Segment(one))
+            if known.named_by is not None:
+                self._names[known.named_by] -= 1
+                known.named_by = None
+        return [segment.ends.segment for segment in gone if segment.ends.segment not in wanted]
+
+    def allow(self, most_bytes: int, most_named: int, most_classes: int) -> None:
+        """Change the limits; what is beyond them goes with the next messages."""
+        self._shares.most_bytes, self._most_named, self._most_classes = most_bytes, most_named, most_classes
 
     def forget(self, point: str) -> list[str]:
         """Forget segments that agents have named and of which a point is an end; returns their names.
@@ -132,20 +155,16 @@ class Rounds:
         """Whether cuts of the other end wait, so that a cut of this one may complete a pair."""
         return any(segment.chain.sides[1 - side].waiting for segment, side in self._about(message))
 
-    def let_go(self, message: Message, around_ns: int) -> bool:
-        """Whether messages that may be the other half were dropped because memory was full."""
-        start_ns = message.interval.start_ns
-        return any(
-            start_ns in segment.let_go
-            or (around_ns > 0 and any(abs(start_ns - one_ns) <= around_ns for one_ns in segment.let_go))
-            for segment, _ in self._about(message)
-        )
+    def lacks_other(self, message: Message) -> bool:
+        """Whether the other half of an interval of the clock is not in memory; it may be in the store."""
+        places = ((segment.places.get(message.interval.start_ns), side) for segment, side in self._about(message))
+        return any(place is None or place.pairing.said[1 - side] is None for place, side in places)
 
     def take(self, message: Message, now_ns: int) -> list[Outcome]:
         """Process a message."""
         if message.type == "status":
             return [Done((message.key,))]
-        refused = self._refusal(message, now_ns)
+        refused = self._refusal(message)
         if refused:
             self.counted[refused] += 1
             return [Done((message.key,))]
@@ -164,7 +183,6 @@ class Rounds:
         for segment in list(self._segments.values()):
             self._let_idle_go(segment, now_ns)
             segment.gone = _lately(segment.gone, now_ns - 2 * self._linger_ns)
-            segment.let_go = _lately(segment.let_go, now_ns - self._linger_ns)
             self._used(segment.chain, segment.chain.old(now_ns - self._linger_ns))  # they stay in the store
             for start_ns in sorted(segment.places):
                 place = segment.places.get(start_ns)
@@ -178,7 +196,7 @@ class Rounds:
 
     # ---- messages ----
 
-    def _refusal(self, message: Message, now_ns: int) -> str | None:
+    def _refusal(self, message: Message) -> str | None:
         length_ns, interval = message.terms.interval_ns, message.interval
         if message.type == "ask":
             return "not for a collector"
@@ -187,8 +205,6 @@ class Rounds:
                 return "no interval between packets"
         elif not length_ns or interval.length_ns != length_ns or interval.start_ns % length_ns:
             return "no interval of a clock"
-        if interval.end_ns > now_ns + AHEAD_NS:
-            return "from the future"
         about = len(self.about(message))
         if about > 1 and (about > MOST_SHARED or about * len(message.records) > MOST_RESULTS):
             return "of too many segments"
@@ -223,8 +239,9 @@ class Rounds:
 
     def _unname(self, segment: Segment) -> None:
         del self._segments[segment.ends.segment]
-        self._names[segment.named_by or ""] -= 1
-        self._names += Counter()  # forget points that have named none
+        if segment.named_by is not None:
+            self._names[segment.named_by] -= 1
+            self._names += Counter()  # forget points that have named none
 
     def _synopsis(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         if message.terms.estimator.can.one_sided:
@@ -317,7 +334,7 @@ class Rounds:
         for side, records in pairing.cross(now_ns, self.counted).items():
             said = pairing.said[side]
             assert said is not None
-            found.append(Ask(replace(said, type="ask", records=records, sent_ns=now_ns)))
+            found.append(Ask(replace(said, type="ask", records=records)))
             self.counted["asks"] += 1
         if not found:
             return self._finish(segment, place, now_ns)
@@ -441,14 +458,12 @@ class Rounds:
                 place = segment.places.get(start_ns)
                 if place is None or point not in place.held:
                     self._used(segment.chain, segment.chain.let_go(segment.ends.points.index(point), start_ns))
-                    segment.let_go[start_ns] = now_ns
                 elif place.pairing.both:  # what is known now is its result
                     found += [] if place.pairing.final else self._finish(segment, place, now_ns)
                     if start_ns in segment.places:
                         found += self._settle(segment, place, now_ns, alone=True) + self._end(segment, place, now_ns)
                 else:
                     self._forget(segment, place)
-                    segment.let_go[start_ns] = now_ns
             if self._shares.bytes >= before:
                 break
         return found

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, peek
-from wirelag.transport import Acknowledge, Address, Refused, Unreachable, pauses, reason
+from wirelag.transport import Acknowledge, Address, Declined, Refused, Unreachable, pauses, reason
 from wirelag.transport.http import RUN_HEADER
 from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
@@ -51,13 +51,12 @@ _AGAIN_S: Final = 10.0  # after which an unacknowledged message is repeated
 _NOT_STORED_S: Final = 1.0  # the same for a message that could not be stored; twice as long each time,
 _MOST_NOT_STORED_S: Final = 60.0  # and at most
 _MOST_PENDING: Final = 20_000  # messages that may wait like this before others do
-_SAFE_REPLICAS: Final = 3
-_NEARLY_FULL: Final = 0.9
 _MOST_PUT_OFF: Final = 64  # messages of a second agent of a point that the broker keeps
-_PUT_OFF_S: Final = 15.0
+_PUT_OFF_S: Final = 15.0  # how long they and their agent wait for the next try
+_VERDICT_S: Final = 2.0  # how long an agent that was refused waits for the collector's word about its next message
 _ASK_AGAIN_S: Final = 2.0  # the same for asks: the collector does not wait long for replies
 _HEADERS: Final = 512  # maximum size of a message's headers
-_MESSAGES: Final = StreamConfig(
+MESSAGES: Final = StreamConfig(
     name=STREAM,
     subjects=["wirelag.synopsis.*", "wirelag.times.*", "wirelag.status.*"],
     retention=RetentionPolicy.WORK_QUEUE,
@@ -67,7 +66,7 @@ _MESSAGES: Final = StreamConfig(
     max_msg_size=MOST_BYTES + _HEADERS,
     duplicate_window=600,
 )
-_ASKED: Final = StreamConfig(
+ASKED: Final = StreamConfig(
     name=ASKS,
     subjects=["wirelag.ask.*"],
     retention=RetentionPolicy.WORK_QUEUE,
@@ -93,11 +92,18 @@ def token(point: str) -> str:
     return re.sub(rb"[^A-Za-z0-9_-]", lambda byte: b"=%02X" % byte[0][0], point.encode()).decode()
 
 
-class _Line:
+def _verdicts(point: str) -> str:
+    """The subject on which an agent hears that it is refused; `point` as in subjects."""
+    return f"_INBOX.{point}.refused"
+
+
+class Line:
     """A connection that is made when needed, and again after a loss."""
 
-    def __init__(self, address: Address, name: str) -> None:
+    def __init__(self, address: Address, name: str, told: Callable[[str], None] | None = None) -> None:
+        """`told` is called with what the collector says about this name's messages."""
         self._address = address
+        self._told = told
         self._context = address.context()
         self._name = name
         self._client: Client | None = None
@@ -115,6 +121,12 @@ class _Line:
                 await self._hang_up()
                 self._client = await self._connect()
             return self._client.jetstream(timeout=_TIMEOUT_S)
+
+    async def say(self, where: str, text: str) -> None:
+        """Send what the broker does not keep."""
+        await self.stream()
+        if self._client is not None:
+            await self.unless_lost(self._client.publish(where, text.encode()))
 
     @property
     def max_payload(self) -> int:
@@ -135,7 +147,7 @@ class _Line:
         except APIError as error:
             raise self.unreachable(str(error.description or error.code)) from None
         except (nats.errors.Error, OSError, TimeoutError) as error:
-            raise self.unreachable(self._said or _plain(error)) from None
+            raise self.unreachable(self._said or plain(error)) from None
         finally:
             task.cancel()
             lost.cancel()
@@ -160,7 +172,7 @@ class _Line:
 
         async def complain(error: Exception) -> None:
             if not self._said or not isinstance(error, OSError):  # a broken pipe is a consequence, not the cause
-                self._said = _plain(error)
+                self._said = plain(error)
 
         def secret(part: int) -> str:
             self._check_encrypted(client)
@@ -194,9 +206,15 @@ class _Line:
                 3 * _TIMEOUT_S,
             )
             self._check_encrypted(client)
+            if (told := self._told) is not None:
+
+                async def heard(message: Msg) -> None:
+                    told(message.data.decode(errors="replace"))
+
+                await client.subscribe(_verdicts(token(self._name)), cb=heard)
         except (nats.errors.Error, OSError, TimeoutError) as error:
             await _closed(client)
-            raise self.unreachable(self._said or _plain(error)) from None
+            raise self.unreachable(self._said or plain(error)) from None
         except BaseException:
             await _closed(client)
             raise
@@ -214,26 +232,60 @@ class _Line:
 
 
 class NatsSender:
-    """The agent's side."""
+    """The agent's side.
+
+    The broker takes what a second agent of this name sends. So the collector tells that agent, which keeps its messages
+    from then on: it sends one at a time, and that one counts as sent only if the collector does not refuse it again.
+    """
 
     def __init__(self, address: Address, point: str) -> None:
         self._point = point
         self._address = address
-        self._line = _Line(address, point)
+        self._line = Line(address, point, self._told)
         self._life = secrets.token_hex(8)  # else anyone who guesses a key could make the broker drop its message
+        self._is_second = False  # another agent of this name is running
+        self._verdict, self._not_before_s, self._turn = asyncio.Event(), 0.0, asyncio.Lock()
 
     async def send(self, data: bytes, key: str) -> None:
         """Return once the broker has it on disk; the broker drops duplicates of the last ten minutes."""
-        where, name = subject(key.partition("-")[0], self._point), f"{key}-{self._life}"
+        if not self._is_second:
+            await self._publish(data, key)
+            return
+        async with self._turn:
+            if time.monotonic() < self._not_before_s:
+                raise self._declined()
+            self._verdict.clear()
+            await self._publish(data, key, secrets.token_hex(4))  # a name that the broker does not drop
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._verdict.wait(), _VERDICT_S)
+                raise self._declined()
+            self._is_second = False
+
+    async def _publish(self, data: bytes, key: str, again: str = "") -> None:
+        where, name = subject(key.partition("-")[0], self._point), f"{key}-{self._life}{again}"
         headers = {"Nats-Msg-Id": name, RUN_HEADER: self._life}
         await _publish(self._line, where, data, headers, self._address.shown)
+
+    def _told(self, run: str) -> None:
+        if run == self._life:
+            self._is_second, self._not_before_s = True, time.monotonic() + _PUT_OFF_S
+            self._verdict.set()
+
+    def _declined(self) -> Declined:
+        return Declined(f"{self._address.shown}: another agent called {self._point} is running; give each its own name")
+
+    async def _hold(self, context: JetStreamContext) -> None:
+        """Leave the asks to the other agent of this name, if it is the one that may speak."""
+        if self._is_second:
+            raise self._declined()
 
     async def asks(self) -> AsyncIterator[bytes]:
         """Asks wait in the broker for at most ten minutes."""
         name = token(self._point)
-        async for message in _consume(self._line, ASKS, name, subject("ask", self._point), _ASK_AGAIN_S):
+        where = subject("ask", self._point)
+        async for message in _consume(self._line, ASKS, name, where, _ASK_AGAIN_S, hold=self._hold):
             yield message.data
-            await _acknowledger(message)()
+            await _acknowledger(message)(not self._is_second)
 
     async def close(self) -> None:
         """Close; `asks` ends too."""
@@ -263,7 +315,7 @@ class NatsInbox:
         self._put_offs: dict[str, set[int]] = {}  # by point: messages of a second agent that the broker keeps
         self._address = address
         self._again_s = again_s
-        self._line = _Line(address, COLLECTOR)
+        self._line = Line(address, COLLECTOR)
         self._said: str | None = None  # the broker's current problem
 
     async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
@@ -304,6 +356,8 @@ class NatsInbox:
                 flush=True,
             )
         self.counts["of a second agent"] += 1
+        with suppress(Unreachable):  # it is told again
+            await self._line.say(_verdicts(point), (message.headers or {}).get(RUN_HEADER, "")[:64])
         number = message.metadata.sequence.stream
         if number not in put_off and len(put_off) >= _MOST_PUT_OFF:
             self.counts["of a second agent, dropped"] += 1
@@ -339,83 +393,7 @@ class NatsInbox:
             print(f"wirelag: {self._address.shown}: can be used again", file=sys.stderr, flush=True)
 
 
-async def has_stream(address: Address, point: str) -> bool | None:
-    """Whether a broker has the collector's stream; None if it does not let this agent ask. Unreachable says why."""
-    line = _Line(address, point)
-    try:
-        context = await line.stream()
-        await context.stream_info(STREAM)
-    except NotFoundError:
-        return False
-    except (nats.errors.Error, OSError, TimeoutError):
-        return None
-    finally:
-        await line.close()
-    return True
-
-
-async def problem(address: Address) -> str | None:
-    """Why a collector could not use a broker now, or what the broker does not promise."""
-    line = _Line(address, COLLECTOR)
-    try:
-        context = await line.stream()
-        await line.unless_lost(context.account_info())
-        replicas = await line.unless_lost(_replicas(context))
-        full = await _room(line, context)
-    except Unreachable as error:
-        return f"which fails now: {error}"
-    finally:
-        await line.close()
-    if full is not None:
-        return full
-    if replicas >= _SAFE_REPLICAS:
-        return None
-    return (
-        f"whose stream has one copy ({replicas} of {_SAFE_REPLICAS} replicas): after a power failure it may have lost "
-        f"what it acknowledged; set sync_interval: always in its jetstream block, or use {_SAFE_REPLICAS} replicas"
-    )
-
-
-async def _room(line: _Line, context: JetStreamContext) -> str | None:
-    """Whether the broker has room: of streams that exist, how full they are; for others it is asked, by making them."""
-    tried: list[str] = []
-    try:
-        for config in (_MESSAGES, _ASKED):
-            try:
-                found = await context.stream_info(str(config.name))
-            except NotFoundError:
-                tried.append(f"wirelag-check-{secrets.token_hex(4)}")
-                await context.add_stream(config.evolve(name=tried[-1], subjects=[f"{tried[-1]}.none"]))
-                continue
-            except (nats.errors.Error, TimeoutError) as error:
-                raise line.unreachable(_plain(error)) from None
-            most = found.config.max_bytes or -1
-            if most > 0 and found.state.bytes > _NEARLY_FULL * most:
-                return (
-                    f"whose stream {config.name} is nearly full ({found.state.bytes >> 20} of {most >> 20} MiB): "
-                    f"a full one takes no more, and agents keep their messages; start the collector, or raise max_bytes"
-                )
-    except APIError as error:
-        wanted = sum(int(one.max_bytes or 0) for one in (_MESSAGES, _ASKED)) >> 20
-        return (
-            f"which has no room for the streams ({error.description}): they need {wanted} MiB; raise max_file_store in "
-            f"its jetstream block, or make smaller streams beforehand"
-        )
-    finally:
-        for name in tried:
-            with suppress(nats.errors.Error, TimeoutError):
-                await context.delete_stream(name)
-    return None
-
-
-async def _replicas(context: JetStreamContext) -> int:
-    try:
-        return (await context.stream_info(STREAM)).config.num_replicas or 1
-    except NotFoundError:
-        return 1  # as the collector makes it
-
-
-async def _publish(line: _Line, where: str, data: bytes, headers: dict[str, str] | None, shown: str) -> None:
+async def _publish(line: Line, where: str, data: bytes, headers: dict[str, str] | None, shown: str) -> None:
     stream = await line.stream()
     most = min(line.max_payload - _HEADERS, MOST_BYTES)
     if len(data) > most:
@@ -427,7 +405,7 @@ async def _publish(line: _Line, where: str, data: bytes, headers: dict[str, str]
 
 
 async def _consume(
-    line: _Line,
+    line: Line,
     stream: str,
     name: str,
     only: str | None,
@@ -443,7 +421,7 @@ async def _consume(
             if hold is not None:
                 await hold(context)
             if stream == STREAM:
-                for each in (_MESSAGES, _ASKED):
+                for each in (MESSAGES, ASKED):
                     await line.unless_lost(_ensure(context, each))
             consumer = ConsumerConfig(
                 durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=again_s, max_ack_pending=_MOST_PENDING
@@ -506,7 +484,7 @@ async def _closed(client: Client) -> None:
             task.cancel()
 
 
-def _plain(error: Exception) -> str:
+def plain(error: Exception) -> str:
     """The library's message, without its name."""
     if isinstance(error, nats.errors.SecureConnWantedError):
         return "it does not speak TLS"

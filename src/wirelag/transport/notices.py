@@ -1,7 +1,8 @@
 """The log of collector and agent: lines that others can cause.
 
 Law: whatever others do, each thing is said at most once a minute, at most MOST lines of a kind a minute, and what was
-left out is counted and said. A line is one line of printable text with at most LONGEST characters.
+left out is counted and said. A line is one line of printable text with at most LONGEST characters. A log that cannot
+be written, as on a full disk, ends nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TextIO, cast
 
 MOST: Final = 20
 EVERY_S: Final = 60.0
@@ -35,6 +37,36 @@ class _Minute:
     began_s: float
     said: set[str] = field(default_factory=set)
     left_out: int = 0
+
+
+class _Lasting:
+    """Standard error: what cannot be written waits in its buffer, or is lost."""
+
+    def __init__(self, to: TextIO) -> None:
+        self._to = to
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._to.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._to.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._to, name)
+
+
+@contextmanager
+def lasting_log() -> Iterator[None]:
+    """Let no line on standard error end the program, while this lasts."""
+    before = sys.stderr
+    sys.stderr = cast(TextIO, _Lasting(before))
+    try:
+        yield
+    finally:
+        sys.stderr = before
 
 
 class Notices:

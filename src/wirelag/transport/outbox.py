@@ -5,7 +5,8 @@ again, and is written to disk only if it cannot be sent, and a status, which is 
 fails (spool.py). Waiting messages are sent in order, up to LANES at a time, so that a long way to the collector does
 not limit their rate; once the collector is reachable again, new messages alternate with waiting ones, so that neither
 starves. While it is not, one message at a time tries. A message that the collector does not take now is set aside, and
-does not hold up those behind it.
+does not hold up those behind it; while there are such messages, the oldest and the newest that wait take turns, since
+those beside it may be like it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Outbox:
         self._problem: str | None = None  # of the spool, as it was told
         self._large = False  # it was told that messages are larger than the spool
         self._new: deque[str] = deque()
-        self._turn_of_new = True
+        self._turn_of_new, self._turn_of_last = True, False
         self._something = asyncio.Event()
         self._nothing_left = asyncio.Event()
         self._disk = asyncio.Lock()  # one thread at a time uses the spool
@@ -182,13 +183,14 @@ class Outbox:
         now = time.monotonic()
         for name in [name for name, (until, _) in self._aside.items() if until <= now]:
             self._aside[name] = float("inf"), self._aside[name][1]
-            self._waited.append(name)
+            self._waited.appendleft(name)
         new, waited = self._new, self._waited
         if new and (self._turn_of_new or not waited):
             self._turn_of_new = False
             return new.popleft()
         self._turn_of_new = True
-        return waited.popleft() if waited else None
+        self._turn_of_last = bool(self._aside) and not self._turn_of_last
+        return None if not waited else waited.pop() if self._turn_of_last else waited.popleft()
 
     async def _deliver(self, name: str) -> None:
         """Try once to send a message, and remove it if it is no longer needed."""
@@ -226,7 +228,6 @@ class Outbox:
         if self.reachable is False:
             waiting = len(self._spool) - 1
             self._tell("the collector answers again" + (f"; {waiting:,} messages wait" if waiting else ""))
-            self._aside.clear()
             self._all_wait()
         self.reachable = True
         return True
