@@ -20,6 +20,10 @@ extern "C" {
 #include "match.h"
 }
 
+#if defined(MADV_HUGEPAGE) && !defined(MADV_COLLAPSE)
+#define MADV_COLLAPSE 25 /* Linux's, which older headers do not have */
+#endif
+
 template <typename T> using Column = nanobind::ndarray<const T, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 template <typename T> using Room = nanobind::ndarray<T, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
@@ -158,10 +162,8 @@ inline void in_large_pages(void *memory, size_t bytes, bool in_use = false)
 
     if (begin < end) {
         madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE); /* a hint: nothing depends on it */
-#ifdef MADV_COLLAPSE
         if (in_use)
-            madvise(reinterpret_cast<void *>(begin), end - begin, MADV_COLLAPSE);
-#endif
+            madvise(reinterpret_cast<void *>(begin), end - begin, MADV_COLLAPSE); /* of Linux 6.1; earlier ones refuse it */
     }
 #else
     (void)memory, (void)bytes, (void)in_use;

@@ -52,7 +52,7 @@ wl_injection rule_of(const Rule &rule)
     if (in.rate_least > in.rate_most || in.rate_most > WL_ONE || in.busy_least >= in.busy_most || in.busy_most > WL_ONE ||
         !in.alpha || in.alpha > WL_ONE)
         throw std::invalid_argument("rates, utilisations and alpha must be fractions, the least below the most");
-    if (in.tau_ns < 0 || in.wait_ns < 0 || in.tau_ns > WL_LONGEST_NS || in.wait_ns > WL_LONGEST_NS)
+    if (in.tau_ns < 0 || in.wait_ns < 0 || in.tau_ns > WL_LONGEST_GAP_NS || in.wait_ns > WL_LONGEST_GAP_NS)
         throw std::invalid_argument("tau and wait must be 0 ns to 18 minutes");
     if (in.tau_ns && in.rate_most && in.wait_ns >= in.tau_ns)
         throw std::invalid_argument("wait must be less than tau, or the next reference would overtake");

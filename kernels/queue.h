@@ -19,7 +19,7 @@
 #define WL_NEVER 9223372036854775807ll
 #define WL_ONE (1ull << 32)
 #define WL_SECOND 1000000000ull
-#define WL_LONGEST_NS (1ll << 40) /* longest time between references, for the means */
+#define WL_LONGEST_GAP_NS (1ll << 40) /* longest time between references, for the means */
 
 typedef unsigned __int128 wl_wide;
 
@@ -153,10 +153,10 @@ WL_INLINE void wl_injection_decide(struct wl_injection *in, s64 time_ns)
 
     if (in->depth)
         in->credit -= in->size * WL_SECOND;
-    if (passed_ns > WL_LONGEST_NS)
-        passed_ns = WL_LONGEST_NS;
-    if (in->bytes > (u64)WL_LONGEST_NS)
-        in->bytes = (u64)WL_LONGEST_NS;
+    if (passed_ns > WL_LONGEST_GAP_NS)
+        passed_ns = WL_LONGEST_GAP_NS;
+    if (in->bytes > (u64)WL_LONGEST_GAP_NS)
+        in->bytes = (u64)WL_LONGEST_GAP_NS;
     in->mean_bytes = wl_share(in->mean_bytes, in->bytes << 16, in->alpha);
     in->mean_ns = wl_share(in->mean_ns, (u64)passed_ns << 16, in->alpha);
     in->packets = 0;
