@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -139,6 +139,50 @@ def test_hundreds_of_messages_of_a_wrong_clock_block_nothing(tmp_path: Path) -> 
     with Running(tmp_path, "--segment", "A>B") as running:
         run(work(running.url))
         assert running.counted()["synopses"] == right
+
+
+class Moody:
+    """A way to a collector that declines some messages, then is gone, then takes all."""
+
+    def __init__(self) -> None:
+        self.mood, self.tried = "declines", list[str]()
+
+    async def send(self, data: bytes, key: str) -> None:
+        self.tried.append(key)
+        if self.mood == "gone":
+            raise Unreachable("gone")
+        if self.mood == "declines":
+            raise Declined("not this one")
+
+    async def asks(self) -> AsyncIterator[bytes]:
+        return
+        yield b""
+
+    async def close(self) -> None:
+        pass
+
+
+def test_what_was_set_aside_before_an_outage_arrives_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wirelag.transport.outbox.LEAST_ASIDE_S", 0.05)
+    monkeypatch.setattr("wirelag.transport.outbox.pauses", lambda: iter(lambda: 0.02, None))
+
+    async def work() -> None:
+        spool, way = Spool(tmp_path / "spool"), Moody()
+        outbox = Outbox(way, spool)
+        running = asyncio.create_task(outbox.run())
+        keys = [f"synopsis-{number}" for number in range(5)]
+        for key in keys:
+            await outbox.put(b"a", key)
+        await until_soon(lambda: min(map(way.tried.count, keys)) > 1, "that each is declined twice")
+        way.mood, way.tried = "gone", []
+        await until_soon(lambda: len(way.tried) > 20, "that some are due meanwhile")
+        way.mood = "takes all"
+        await asyncio.wait_for(outbox.drained(), PATIENCE_S)
+        assert len(spool) == 0
+        running.cancel()
+        spool.close()
+
+    run(work())
 
 
 def test_if_everything_is_declined_nothing_is_hurried(tmp_path: Path) -> None:

@@ -246,9 +246,8 @@ class Outbox:
 
     def _all_wait(self) -> None:
         """All messages but those under way wait now, in order."""
-        self._waited = deque(
-            name for name in self._spool.names if name not in self._sending and name not in self._aside
-        )
+        aside = {name for name, (until, _) in self._aside.items() if until < float("inf")}  # others are due
+        self._waited = deque(name for name in self._spool.names if name not in self._sending and name not in aside)
         self._new.clear()
 
     def _unreachable(self, error: Unreachable) -> None:
