@@ -6,7 +6,6 @@ coverage.py checks that a command says the same of a capture.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,6 @@ from wirelag.stats.distribution import Distribution
 from wirelag.stats.over_time import Alike, within_whole
 from wirelag.synopses.connections import Connections
 from wirelag.synopses.crossing import Crossing
-from wirelag.synopses.delay_sample import alike_within
 from wirelag.synopses.request_response import EXCHANGE, Exchanges
 from wirelag.synopses.samples import SampleBatch, Samples, facts
 
@@ -34,7 +32,7 @@ Kinds = dict[str, list[Bounds]]  # "total", "rows", "groups": the intervals of e
 def round_trips(times_ns: Ints, delays_ns: Ints, keys: Ints, group: Ints) -> Kinds:
     """Of `rtt`: responses at these times, in order, each of a connection and a group."""
     whole = _samples(times_ns, delays_ns, keys)
-    alike = whole.spread.of_leg(0).times.alike()
+    alike = whole.spread.of_leg(0).alike()
     rows = [
         _of_row(facts(_samples(times_ns[i], delays_ns[i], keys[i]).distribution(0)), alike) for i in _rows(times_ns)
     ]
@@ -63,11 +61,11 @@ def responses(request_ns: Ints, last_ns: Ints, keys: Ints, group: Ints) -> Kinds
     rows = np.zeros(len(keys), EXCHANGE)
     rows["key"], rows["request_ns"], rows["first_ns"], rows["last_ns"] = keys, request_ns, last_ns, last_ns
     whole = Exchanges(rows)
-    alike, by_group = whole.alike_over_time(), replace(whole, alike=whole.alike_over_time(group))
+    alike = whole.alike_over_time()
     return {
         "total": [_intervals(whole.delays)],
         "rows": [_of_row(facts(whole.of(i).delays), alike) for i in _rows(last_ns)],
-        "groups": [_intervals(by_group.of(group == one).delays) for one in np.unique(group)],
+        "groups": [_intervals(whole.of(group == one).delays) for one in np.unique(group)],
     }
 
 
@@ -77,9 +75,6 @@ def crossings(sent_ns: Ints, delays_ns: Ints, group: Ints) -> Kinds:
     alike = whole.tail.alike_over_time()
     rows = [_of_row(_crossing(sent_ns[i], delays_ns[i]).report("join").to_json(), alike) for i in _rows(sent_ns)]
     groups = [_crossing(sent_ns[group == one], delays_ns[group == one]) for one in np.unique(group)]
-    alike = alike_within([one.tail for one in groups])
-    for one in groups:
-        one.tail = replace(one.tail, alike=alike)
     return {
         "total": [whole.report("join").ci95],
         "rows": rows,

@@ -5,7 +5,7 @@
 
 #include "hash.h"
 
-#define WL_STRETCHES 64
+#define WL_STRETCHES 512       /* more, if all rows together are few */
 #define WL_SHORTEST_STRETCH 20 /* bits: 1 ms */
 
 struct wl_connection_row {
@@ -55,16 +55,10 @@ WL_INLINE void wl_connection_add(struct wl_connections *all, const struct wl_con
         row->sums[i] += more->sums[i];
 }
 
-/* How many times stretches must become twice as long so that these and all before are at most 64. */
-WL_INLINE u32 wl_stretch_doublings(const struct wl_connections *all, u64 first, u64 last)
+/* Whether stretches must become longer, if so many rows are few. */
+WL_INLINE int wl_stretches_too_short(const struct wl_connections *all, u64 few)
 {
-    u32 doublings = 0;
-
-    first = first < all->first ? first : all->first;
-    last = last > all->last ? last : all->last;
-    while ((last >> doublings) - (first >> doublings) >= WL_STRETCHES)
-        doublings++;
-    return doublings;
+    return all->held > few && all->last - all->first >= WL_STRETCHES;
 }
 
 #endif

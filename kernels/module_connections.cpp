@@ -16,6 +16,7 @@ using namespace nb::literals;
 namespace {
 
 constexpr size_t row_words = sizeof(wl_connection_row) / sizeof(u64), fewest_rows = 1 << 10;
+constexpr u64 few_of = 8;   /* as many of them as may be held are more than few */
 constexpr size_t ahead = 8; /* samples whose rows are prefetched */
 
 class ConnectionSums {
@@ -54,8 +55,7 @@ class ConnectionSums {
             }
             if (!weight)
                 continue;
-            if (u32 doublings = reach(one.stretch, one.stretch))
-                one.stretch >>= doublings;
+            reach(one.stretch, one.stretch);
             one.sums[2 * leg] = delay_ns * weight;
             one.sums[2 * leg + 1] = weight;
             put(one);
@@ -71,13 +71,12 @@ class ConnectionSums {
             return;
         if (other.all.bits > all.bits)
             rebuild(other.all.bits - all.bits, all.level, memory.size());
-        u32 finer = all.bits - other.all.bits;
-        finer += reach(other.all.first >> finer, other.all.last >> finer);
+        reach(other.all.first >> (all.bits - other.all.bits), other.all.last >> (all.bits - other.all.bits));
         if (other.all.level > all.level)
             rebuild(0, other.all.level, memory.size());
         for (wl_connection_row one : other.memory)
             if (!wl_connection_free(&one)) {
-                one.stretch >>= finer;
+                one.stretch >>= all.bits - other.all.bits;
                 put(one);
             }
     }
@@ -135,18 +134,10 @@ class ConnectionSums {
         return static_cast<u64>(time_ns) >> all.bits;
     }
 
-    /* Make stretches long enough for these. Returns how many times they became twice as long. */
-    u32 reach(u64 first, u64 last)
+    void reach(u64 first, u64 last)
     {
-        u32 doublings = wl_stretch_doublings(&all, first, last);
-
-        if (doublings)
-            rebuild(doublings, all.level, memory.size());
-        first >>= doublings;
-        last >>= doublings;
         all.first = std::min(all.first, first);
         all.last = std::max(all.last, last);
-        return doublings;
     }
 
     void put(const wl_connection_row &one)
@@ -154,6 +145,8 @@ class ConnectionSums {
         if (!wl_connection_wanted(&all, one.flow_key))
             return;
         wl_connection_add(&all, &one);
+        while (wl_stretches_too_short(&all, most / few_of))
+            rebuild(1, all.level, memory.size());
         while (all.held > most)
             rebuild(0, all.level + 1, memory.size());
         if (2 * all.held > memory.size())

@@ -266,26 +266,24 @@ void crowd(Room<u64> weights, const Column<u64> &flow_key, const Column<u32> &ro
     }
 }
 
-/* Weights and weighted sums of delays by leg and slot of time: `slots` of each, of 2^bits ns, the first with this number. */
-void slot(Room<double> counts, Room<double> sums, const Column<s64> &times_ns, const Column<u8> &legs, const Column<s64> &delays_ns,
-    const Column<s64> &of_each, u32 bits, s64 first)
+/* Weights and weighted sums of the delays that are wanted by slot of time, of 2^bits ns, the first with this number. */
+void slot(Room<double> counts, Room<double> sums, const Column<s64> &times_ns, const Column<bool> &wanted,
+    const Column<s64> &delays_ns, const Column<s64> &of_each, u32 bits, s64 first)
 {
-    size_t count = delays_ns.shape(0), given = of_each.shape(0), slots = counts.shape(0) / 2;
+    size_t count = delays_ns.shape(0), given = of_each.shape(0), slots = counts.shape(0);
 
-    if (!slots || counts.shape(0) % 2 || sums.shape(0) != counts.shape(0) || bits > 62)
+    if (sums.shape(0) != slots || bits > 62)
         throw std::invalid_argument("the arrays do not have the shape of slots");
-    if (times_ns.shape(0) != count || legs.shape(0) != count || (given != count && given != 0))
-        throw std::invalid_argument("there must be a time and a leg for each delay, and a weight for each or none");
+    if (times_ns.shape(0) != count || wanted.shape(0) != count || (given != count && given != 0))
+        throw std::invalid_argument("there must be a time for each delay, whether it is wanted, and a weight for each or none");
     nb::gil_scoped_release release;
     for (size_t i = 0; i < count; i++) {
         u64 number = static_cast<u64>(times_ns.data()[i] >> bits) - static_cast<u64>(first);
         double weight = given ? static_cast<double>(of_each.data()[i]) : 1;
 
-        if (number < slots) {
-            size_t place = (legs.data()[i] & 1) * slots + number;
-
-            counts.data()[place] += weight;
-            sums.data()[place] += weight * static_cast<double>(delays_ns.data()[i]);
+        if (wanted.data()[i] && number < slots) {
+            counts.data()[number] += weight;
+            sums.data()[number] += weight * static_cast<double>(delays_ns.data()[i]);
         }
     }
 }
@@ -304,8 +302,8 @@ void add_match(nb::module_ &m)
     m.attr("COARSE_BITS") = WL_COARSE_BITS;
     m.def("crowd", &crowd, "weights"_a, "flow_key"_a, "rows"_a, "legs"_a, "delays_ns"_a, "of_each"_a,
         "Add delays, with their weights (default: 1), by leg, crowd of the connection and coarse bin.");
-    m.def("slot", &slot, "counts"_a, "sums"_a, "times_ns"_a, "legs"_a, "delays_ns"_a, "of_each"_a, "bits"_a, "first"_a,
-        "Add delays, with their weights (default: 1), by leg and slot of time.");
+    m.def("slot", &slot, "counts"_a, "sums"_a, "times_ns"_a, "wanted"_a, "delays_ns"_a, "of_each"_a, "bits"_a, "first"_a,
+        "Add delays that are wanted, with their weights (default: 1), by slot of time.");
     m.def("distribute", &distribute, "memory"_a, "delays_ns"_a, "of_each"_a, "legs"_a,
         "Add delays, with their weights (default: 1), to a distribution, or to that of their leg.");
     nb::class_<Match>(m, "Match", "Requests and their responses at one point.")

@@ -48,7 +48,7 @@ def slot(
     counts: npt.NDArray[np.float64],
     sums: npt.NDArray[np.float64],
     times_ns: npt.NDArray[np.int64],
-    legs: npt.NDArray[np.uint8],
+    wanted: npt.NDArray[np.bool_],
     delays_ns: npt.NDArray[np.int64],
     of_each: npt.NDArray[np.int64],
     bits: int,

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 Key = tuple[int, int, int]
 OTHER = 1
-STRETCHES = 64
+STRETCHES = 512
+FEW_OF = 8
 SHORTEST = 20
 
 
@@ -36,7 +37,7 @@ class PlainConnections:
         finer = self.bits - other.bits
         self._reach(other.first >> finer, other.last >> finer)
         self._sample(max(self.level, other.level))
-        for (flow_key, tag, stretch), four in other.sums.items():
+        for (flow_key, tag, stretch), four in list(other.sums.items()):
             self._put((flow_key, tag, stretch >> (self.bits - other.bits)), four)
 
     def keep(self, tags: set[int]) -> None:
@@ -53,6 +54,8 @@ class PlainConnections:
         mine = self.sums.setdefault(key, [0, 0, 0, 0])
         for place, value in enumerate(four):
             mine[place] += value
+        while len(self.sums) > self.most // FEW_OF and self._stretches() > STRETCHES:
+            self._fold(1)
         while len(self.sums) > self.most:
             self._sample(self.level + 1)
 
@@ -62,13 +65,13 @@ class PlainConnections:
             self.sums = {key: four for key, four in self.sums.items() if not key[0] >> (64 - level)}
 
     def _reach(self, first: int, last: int) -> None:
-        first = first if self.first is None else min(first, self.first)
-        last = last if self.last is None else max(last, self.last)
-        doublings = 0
-        while (last >> doublings) - (first >> doublings) >= STRETCHES:
-            doublings += 1
-        self._fold(doublings)
-        self.first, self.last = first >> doublings, last >> doublings
+        self.first = first if self.first is None else min(first, self.first)
+        self.last = last if self.last is None else max(last, self.last)
+
+    def _stretches(self) -> int:
+        assert self.first is not None
+        assert self.last is not None
+        return self.last - self.first + 1
 
     def _fold(self, doublings: int) -> None:
         self.bits += doublings

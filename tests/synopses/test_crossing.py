@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tests.support.effort import scaled
 from tests.support.queues import waits
 from wirelag.stats.over_time import bounds
-from wirelag.synopses.crossing import Crossing
+from wirelag.synopses.crossing import Crossing, lost_of
 from wirelag.synopses.delay_sample import DelaySample
 
 PACKETS, KEPT, LOAD = 8_000, 1_000, 0.8
@@ -50,3 +51,19 @@ def test_a_sample_of_delays_makes_nobody_surer_than_all_of_them() -> None:
     assert of_some >= 0.85
     assert abs(of_all - of_some) <= 0.1
     assert np.median(naive) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("missing", "lost"),
+    [
+        ([46, -40, 20, -26], [0, 0, 0, 0]),  # all of it was under way
+        ([5, 0, -3, 2], [2, 0, 0, 2]),
+        ([0, 3, 0], [0, 3, 0]),
+        ([-2, 4], [0, 2]),  # copies hide losses
+        ([3, -5], [0, 0]),
+        ([], []),
+    ],
+)
+def test_intervals_lose_together_what_is_missing_from_all(missing: list[int], lost: list[int]) -> None:
+    assert lost_of(missing) == lost
+    assert sum(lost) == max(0, sum(missing))

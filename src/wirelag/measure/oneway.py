@@ -269,7 +269,6 @@ class MeasuredPair:
 
     def take(self, spans: Iterable[Span], over_time: bool = False) -> None:
         """Sum intervals as they come; only the report of each is kept."""
-        from wirelag.synopses.delay_sample import alike_within
         from wirelag.twopoint.spans import total
 
         self.crossings = total(self._pass(spans, over_time))
@@ -277,11 +276,6 @@ class MeasuredPair:
             if crossing.net_loss:  # its means are from sums: what an interval is too short for, all of them may show
                 crossing.checked()
         self.whole.wire_bytes = sum(crossing.wire_bytes for crossing in self.crossings.values())
-        classes = [crossing for tag, crossing in self.crossings.items() if tag]
-        alike = alike_within([crossing.tail for crossing in classes])
-        for crossing in classes:
-            if len(crossing.tail) < len(self.whole.tail):  # the only class is the whole
-                crossing.tail = replace(crossing.tail, alike=alike)
 
     def show(self, spans: Iterable[Span]) -> None:
         """Keep the reports of intervals, which only show the whole over time."""

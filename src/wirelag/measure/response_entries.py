@@ -119,10 +119,7 @@ class GroupParts:
 
 
 def _largest(found: Synopsis, by: str, most: int) -> tuple[dict[str, Synopsis], int]:
-    """The groups with the most rows, the rest as "other", and how many groups are in it.
-
-    "other" is a part of the whole as any group is, unless it has all samples.
-    """
+    """The groups with the most rows, the rest as "other", and how many groups are in it."""
     import numpy as np
 
     parts: dict[str, Synopsis] = {}
@@ -133,7 +130,7 @@ def _largest(found: Synopsis, by: str, most: int) -> tuple[dict[str, Synopsis], 
         else:
             rest.append(part)
     if rest:
-        parts[OTHER] = copy(found if sum(part.samples for part in rest) == found.samples else rest[0])
+        parts[OTHER] = copy(found)
         parts[OTHER].rows = np.concatenate([part.rows for part in rest])
     return parts, len(rest)
 

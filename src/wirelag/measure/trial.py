@@ -123,8 +123,8 @@ def try_commands(capture: Capture, observers: Sequence[Observer], progress: Prog
 
 def _count_servers(trial: Trial, chosen: Chosen) -> None:
     """Which servers `response` would have a row for, and why some of them have no estimate."""
-    servers: dict[str, Exchanges | Epochs] = dict(chosen.main.parts("server"))
-    for name, epochs in chosen.beside.parts("server") if chosen.beside else ():
+    servers: dict[str, Exchanges | Epochs] = dict(chosen.main.groups("server"))
+    for name, epochs in chosen.beside.groups("server") if chosen.beside else ():
         servers.setdefault(name, epochs)
     for part in servers.values():
         trial.servers += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wirelag.stats.distribution import Z95
 from wirelag.stats.over_time import (
@@ -34,28 +34,21 @@ if TYPE_CHECKING:
     from wirelag.stats.distribution import Distribution
 
 
-class Source(Protocol):
-    """Delays in parts that differ. Errors include that of independent delays alone; None: there are too few parts."""
-
-    def mean_error_ns(self, alone: float) -> Error | None:
-        """The error of the mean."""
-
-    def share_error(self, below: int, alone: float) -> Error | None:
-        """The error of the share of delays in bins below this one."""
-
-
 class Sources(NamedTuple):
     """How delays vary; None: it is not known."""
 
-    connections: Source | None = None
+    connections: Effect | None = None
     times: Effect | None = None
 
 
 class Effect:
-    """The error of a mean whose samples are alike in parts, and its effect on shares."""
+    """The error of a mean whose samples are alike in parts, and its effect on shares.
+
+    It includes the error of independent delays alone; None: there are too few parts.
+    """
 
     def __init__(self, mean: Error | None, delays: Distribution, over: OverTime | None = None) -> None:
-        self._mean, self._delays, self.over = mean, delays, over
+        self.mean, self._delays, self.over = mean, delays, over
 
     @cached_property
     def _alone(self) -> float | None:
@@ -64,11 +57,7 @@ class Effect:
     @classmethod
     def of_time(cls, over: OverTime | None, delays: Distribution, scale: float = 1.0) -> Effect:
         """How delays vary over time; `scale` corrects errors of other delays of the same kind."""
-        return cls(None if over is None else over.error_of(delays.mean_error_ns() or 0.0, scale), delays, over)
-
-    def mean_error_ns(self, alone: float) -> Error | None:
-        """The error of the mean."""
-        return self._mean
+        return cls(None if over is None else (over.error[0] * scale, over.error[1]), delays, over)
 
     def share_error(self, below: int, alone: float) -> Error | None:
         """The error of the share of delays in bins below this one.
@@ -76,12 +65,12 @@ class Effect:
         Between connections it is larger by as much as that of the mean. Over time, by the part of it that follows the
         mean; the rest is alike for a shorter time (of a normal level, the k-th power of its correlation).
         """
-        if self._mean is None or not self._alone:
+        if self.mean is None or not self._alone:
             return None
         follows = 1.0 if self.over is None else self._delays.follows_mean(below)
-        larger = (self._mean[0] / self._alone) ** 2 - 1
+        larger = (self.mean[0] / self._alone) ** 2 - 1
         larger *= follows + (1 - follows) * SHORTER if larger > 0 else 1.0
-        return alone * math.sqrt(1 + larger), self._mean[1]
+        return alone * math.sqrt(1 + larger), self.mean[1]
 
 
 class Certainty:
@@ -150,7 +139,7 @@ class Certainty:
         return (
             None
             if alone is None
-            else _together(alone, [one.mean_error_ns(alone) for one in self._sources if one], self._delays.samples)
+            else _together(alone, [one.mean for one in self._sources if one], self._delays.samples)
         )
 
     def _share_error(self, below: int) -> Error:

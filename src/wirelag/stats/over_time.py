@@ -10,15 +10,16 @@ look steady. Memory: none.
 Law of errors: n delays that are alike count for fewer than n. In order of time they are put into at most 128 batches of
 the same size. Their slowest cosines tell how much the mean varies, and how slowly (slow_levels.py).
 
-Law of parts: rows over time and groups show less than the whole of how slowly delays change. For how long those of the
-whole stay alike is learned from the cosines and from neighbours of batches of all sizes (`_neighbours_alike`); a part
-that is shorter than that four times has no interval. A part's mean varies at least as much as the level of the whole
-makes it: of groups before their interval is made, of rows, whose delays are gone when the whole is known, by widening
-it (`within_whole`).
+Law of parts: a group lasts as long as the whole, and has the interval that its delays alone would have: the same
+whatever it was chosen by, a grouping or a filter. A row over time is shorter, and shows less than the whole of how
+slowly delays change. For how long those of the whole stay alike is learned from the cosines and from neighbours of
+batches of all sizes (`_neighbours_alike`); a row that is shorter than that four times has no interval. Its mean varies
+at least as much as the level of the whole makes it; its delays are gone when the whole is known, so its interval is
+widened (`within_whole`).
 
 Law of shares: a share of delays beyond a limit varies with what is alike, too. A quantile has an interval only if it
 would have one with as much error as the mean has: the rare long delays come together, and a recording that missed them
-seems sure.
+seems sure. A stricter condition would not help: it lets those recordings through that seem surest, by chance.
 
 Law of ratios: a queue that is longer on average varies more, so that the part above the floor is compared as a ratio.
 A short recording more often misses the rare long waits than it has too many of them: the interval is longer upwards,
@@ -49,8 +50,7 @@ STRETCHES: Final = 4.0  # independent stretches that give an interval
 COSINES: Final = (3, 16)  # the fewest and the most
 UPWARDS: Final = 3.5  # how much longer an interval is upwards, for each time that it is as wide as the value
 SKEWED: Final = 1.0  # skewness of delays like waits: those of a queue have 2, a short recording shows less
-BEYOND: Final = 1.5  # the same for the share of delays beyond a quantile
-FAR: Final = 1.5  # how many times as wide as the mean's the interval of a share could be before it reaches 0
+BEYOND: Final = 2.5  # the same for the share of delays beyond a quantile
 FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
 _COARSEST: Final = 32  # parts of time whose neighbours are compared
 SHORTEST: Final = 20  # bits of the length of a slot of time: 1 ms
@@ -95,16 +95,6 @@ class OverTime(NamedTuple):
     error: Error
     stretches: float
     level: float = 0.0  # the variance of the mean by a level that changes
-    of_whole: float = 0.0  # the same, as the whole of which it is a part shows it
-
-    def within(self, length: float, alike: Alike) -> OverTime:
-        """The same of a part of this length: the whole knows how slowly, and how much, the level changes."""
-        stretches = min(self.stretches, length / alike.lasts) if alike.lasts else self.stretches
-        return self._replace(stretches=stretches, of_whole=alike.level / max(length, 1.0))
-
-    def error_of(self, alone: float, scale: float = 1.0) -> Error:
-        """The error of a mean that it would have alone, with independent delays; `scale` is that of its own."""
-        return max(self.error[0] * scale, math.sqrt(alone**2 + self.of_whole) if self.of_whole else 0.0), self.error[1]
 
 
 def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
@@ -205,60 +195,54 @@ def within_whole(
     return found, None
 
 
-def alike_over(slots: Ints, sums: Ints, counts: Ints, groups: Ints | None = None) -> Alike:
+def alike_over(slots: Ints, sums: Ints, counts: Ints) -> Alike:
     """How delays in slots of time, all of one length, are alike.
 
-    Each part is in a slot and in a group, which has its own mean. If a recording is too short for an interval, so are
-    its parts.
+    If a recording is too short for an interval, so are its parts.
     """
     if not len(slots):
         return NOT_ALIKE
     slots = (slots - slots.min()).astype(np.int64)
-    group = np.zeros(len(slots), np.int64) if groups is None else distinct(groups).place
-    apart = sums - counts * (np.bincount(group, sums) / np.maximum(np.bincount(group, counts), 1.0))[group]
+    apart = sums - counts * (float(sums.sum()) / max(float(counts.sum()), 1.0))
     whole = over_time(np.bincount(slots, apart), np.bincount(slots, counts), len(slots))
-    lasts, length = _neighbours_alike(slots, apart, counts, group), int(slots.max()) + 1
+    lasts, length = _neighbours_alike(slots, apart), int(slots.max()) + 1
     if whole is None:
         return Alike(lasts)
     too_slow = length / whole.stretches if whole.stretches < STRETCHES else 0.0
     return Alike(max(too_slow, lasts), whole.level * length)
 
 
-def _neighbours_alike(slots: Ints, sums: Ints, counts: Ints, group: Ints | None = None) -> float:
+def _neighbours_alike(slots: Ints, apart: Ints) -> float:
     """How many slots count as one since delays stay alike, from neighbours; 0 if nothing shows it.
 
     Slots are put together by twos until there are fewer than 32. Where neighbours have a correlation r above chance,
     (1 + r) / (1 - r) of them count as one. Noise hides it in short slots, chance in long ones: the longest is taken.
     """
     most, length = 0.0, 1
-    span = 2 << int(slots.max()).bit_length()  # so that slots of different groups are never neighbours
-    place = np.zeros(len(slots), np.int64) if group is None else group
-    means = np.bincount(place, sums) / np.maximum(np.bincount(place, counts), 1.0)
-    keys, _, part = distinct(place * span + slots)
-    apart = np.bincount(part, sums - counts * means[place])
+    slots, _, part = distinct(slots)
+    apart = np.bincount(part, apart)
     while (seen := (int(slots.max()) + 1)) >= _COARSEST:
-        near = np.diff(keys) == 1
+        near = np.diff(slots) == 1
         before, after, pairs = apart[:-1][near], apart[1:][near], int(near.sum())
         squares = float(before @ before + after @ after) / 2
         r = float(before @ after) / squares if squares > 0 else 0.0
         if pairs >= _COARSEST / 2 and r > _NO_CHANCE / math.sqrt(min(pairs, seen)):
-            each = max(pairs / len(means), _COARSEST / 2)
+            each = max(pairs, _COARSEST / 2)
             alike = min(r + (1 + 3 * r) / (each - 1), 1 - 1 / each)
             most = max(most, length * (1 + alike) / (1 - alike))
-        slots = (keys % (span // length)) >> 1
-        keys, length = keys // (span // length) * (span // length // 2) + slots, 2 * length
-        starts = np.flatnonzero(np.diff(keys, prepend=-1))
-        keys, slots, apart = keys[starts], slots[starts], np.add.reduceat(apart, starts)
+        slots, length = slots >> 1, 2 * length
+        starts = np.flatnonzero(np.diff(slots, prepend=-1))
+        slots, apart = slots[starts], np.add.reduceat(apart, starts)
     return most
 
 
-def alike_ns(times_ns: Ints, values: Ints, weights: Ints, groups: Ints | None = None) -> Alike:
-    """How values are alike within their group, by times in ns."""
+def alike_ns(times_ns: Ints, values: Ints, weights: Ints) -> Alike:
+    """How values are alike, by times in ns."""
     if not len(times_ns):
         return NOT_ALIKE
     begin = int(times_ns.min())
     bits = max((int(times_ns.max()) - begin).bit_length() - 12, SHORTEST)
-    found = alike_over((times_ns - begin) >> bits, values * weights, weights, groups)
+    found = alike_over((times_ns - begin) >> bits, values * weights, weights)
     return found.with_slots(1 << bits)._replace(samples=len(times_ns))
 
 
@@ -320,7 +304,7 @@ def enough_beyond(q: float, wider: float, samples: float) -> bool:
     Long delays come together. A recording that missed them by chance shows a quantile that seems sure: what it shows of
     the mean decides.
     """
-    return FAR * Z95 * wider * math.sqrt(q * (1 - q) / samples) <= min(q, 1 - q)
+    return Z95 * wider * math.sqrt(q * (1 - q) / samples) <= min(q, 1 - q)
 
 
 def quantile_shares(q: float, error: Error, samples: float) -> Bounds | None:

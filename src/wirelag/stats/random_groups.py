@@ -2,8 +2,8 @@
 
 Guarantee: intervals cover the truth in 95% of cases, however alike the samples of one connection are, if there are many
 connections. Connections fall by their flow key, a hash, into 32 groups. Groups are independent, so their differences
-give the variance of a mean or of a share (the method of random groups), however much their sizes differ. Memory: 303
-KB, one count per leg, group and coarse bin (1/16 of an octave: a variance need not be fine). Merging is addition.
+give the variance of a mean (the method of random groups), however much their sizes differ. Memory: 303 KB, one count
+per leg, group and coarse bin (1/16 of an octave: a variance need not be fine). Merging is addition.
 """
 
 from __future__ import annotations
@@ -48,18 +48,16 @@ class RandomGroups:
         """The samples of one leg alone."""
         return RandomGroups(self.weights[leg : leg + 1])
 
-    def share_error(self, below: int, alone: float) -> Error | None:
-        """The error of the share of delays in bins below this one; None if there are too few groups."""
-        below_it = self.weights.sum(axis=0)[:, : below // COARSE].sum(axis=1).astype(np.float64)
-        return between(below_it, self._sizes, alone)
-
     def mean_error_ns(self, alone: float) -> Error | None:
         """The error of the mean delay; None if there are too few groups."""
-        return between(self.weights.sum(axis=0) @ MIDDLES_COARSE_NS, self._sizes, alone)
+        sizes = np.asarray(self.weights.sum(axis=(0, 2)), np.float64)
+        return between(self.weights.sum(axis=0) @ MIDDLES_COARSE_NS, sizes, alone)
 
-    @property
-    def _sizes(self) -> npt.NDArray[np.float64]:
-        return np.asarray(self.weights.sum(axis=(0, 2)), np.float64)
+
+def crowds_of(flow_keys: Ints) -> Ints:
+    """The group of each connection: the upper bits of its flow key (kernels/distribution.h)."""
+    found: Ints = flow_keys >> np.uint64(64 - (CROWDS - 1).bit_length())
+    return found
 
 
 def between(totals: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64], alone: float) -> Error | None:

@@ -6,6 +6,7 @@ addition.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from wirelag.stats.certainty import Certainty, Effect, Sources
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.over_time import FEWEST_DELAYS, NOT_ALIKE, Alike
+from wirelag.stats.over_time import FEWEST_DELAYS, Alike, OverTime
 from wirelag.stats.random_groups import MIDDLES_COARSE_NS, RandomGroups
 from wirelag.stats.time_slots import TimeSlots
 
@@ -21,43 +22,62 @@ Ints = npt.NDArray[Any]
 
 
 class Spread:
-    """Weights of delays by leg, in groups of connections, and their sums by time."""
+    """Weights of delays by leg, in groups of connections, and their sums by time, each leg in slots of its own."""
 
     __slots__ = ("connections", "times")
 
-    def __init__(self, connections: RandomGroups | None = None, times: TimeSlots | None = None) -> None:
+    def __init__(self, connections: RandomGroups | None = None, times: Sequence[TimeSlots] = ()) -> None:
         self.connections = connections or RandomGroups()
-        self.times = times or TimeSlots()
+        self.times = times or (TimeSlots(), TimeSlots())
 
     def add(
         self, flow_key: Ints, times_ns: Ints, rows: Ints, legs: Ints, delays_ns: Ints, weights: Ints | None = None
     ) -> None:
         """Add samples: the row of each in the columns of flow keys and times, its leg and its delay."""
         self.connections.add(flow_key, rows, legs, delays_ns, weights)
-        self.times.add(times_ns[rows], legs, delays_ns, weights)
+        seen_ns = times_ns[rows]
+        for leg, slots in enumerate(self.times):
+            slots.add(seen_ns, legs == leg, delays_ns, weights)
 
     def add_counted(self, time_ns: int, connections: RandomGroups) -> None:
         """Add delays that were counted by connection within a short time."""
         self.connections.merge(connections)
         counts = connections.weights.sum(axis=1).astype(np.float64)
-        self.times.add_summed(time_ns, counts.sum(axis=1), counts @ MIDDLES_COARSE_NS)
+        for slots, count, total in zip(self.times, counts.sum(axis=1), counts @ MIDDLES_COARSE_NS, strict=True):
+            slots.add_summed(time_ns, float(count), float(total))
 
     def merge(self, other: Spread) -> None:
         """Add the samples of another."""
         self.connections.merge(other.connections)
-        self.times.merge(other.times)
+        for slots, others in zip(self.times, other.times, strict=True):
+            slots.merge(others)
 
     def of_leg(self, leg: int) -> Spread:
         """The samples of one leg alone."""
-        return Spread(self.connections.of_leg(leg), self.times.of_leg(leg))
+        return Spread(self.connections.of_leg(leg), (self.times[leg],))
 
-    def sure(self, delays: Distribution, alike: Alike = NOT_ALIKE) -> Distribution:
-        """These delays, with intervals from this spread; `alike`: of the whole of which they are a part."""
-        delays.certainty = Certainty(
-            delays,
-            lambda: Sources(self.connections, Effect.of_time(self.times.over_time(delays.samples, alike), delays)),
-        )
+    def over_time(self, samples: int) -> OverTime | None:
+        """How the mean of this number of delays, of all legs as one, varies."""
+        if len(self.times) == 1:
+            return self.times[0].over_time(samples)
+        whole = TimeSlots()
+        for slots in self.times:
+            whole.merge(slots)
+        return whole.over_time(samples)
+
+    def alike(self) -> Alike:
+        """How delays of one leg are alike."""
+        (slots,) = self.times
+        return slots.alike()
+
+    def sure(self, delays: Distribution) -> Distribution:
+        """These delays, with intervals from this spread."""
+        delays.certainty = Certainty(delays, lambda: self._sources(delays))
         return delays
+
+    def _sources(self, delays: Distribution) -> Sources:
+        levels = self.connections.mean_error_ns(delays.mean_error_ns() or 0.0)
+        return Sources(Effect(levels, delays), Effect.of_time(self.over_time(delays.samples), delays))
 
 
 def spread_of(flow_key: Ints, times_ns: Ints, delays_ns: Ints) -> Spread:
@@ -68,9 +88,9 @@ def spread_of(flow_key: Ints, times_ns: Ints, delays_ns: Ints) -> Spread:
     return spread
 
 
-def made_sure(delays: Distribution, flow_key: Ints, times_ns: Ints, delays_ns: Ints, alike: Alike) -> Distribution:
+def made_sure(delays: Distribution, flow_key: Ints, times_ns: Ints, delays_ns: Ints) -> Distribution:
     """These delays of one leg, with intervals from how they vary; few delays have no interval."""
     if delays.samples < FEWEST_DELAYS:
         delays.certainty = Certainty(delays, lambda: Sources(None, Effect(None, delays)))
         return delays
-    return spread_of(flow_key, times_ns, delays_ns).sure(delays, alike)
+    return spread_of(flow_key, times_ns, delays_ns).sure(delays)

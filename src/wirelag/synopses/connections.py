@@ -1,9 +1,10 @@
 """Round trips of whole connections: the mean delay to the server plus the mean delay to the client, for each of them.
 
 Law: a connection counts once, and only if delays of both legs were seen. Sums are kept for each connection, group and
-stretch of time, of which there are at most 64: they also tell how sure the figures of a group are. Memory: at most 2^18
-rows of 56 bytes in a table twice as large, 29 MB; beyond that, connections whose flow key begins with a zero bit more
-are kept, again and again. A flow key is a hash, so that they are an even sample.
+stretch of time: they also tell how sure the figures of a group are, from its own delays alone, as if it had been
+filtered. Memory: at most 2^18 rows of 56 bytes in a table twice as large, 29 MB. Stretches last 1 ms; beyond 2^15 rows
+they become longer, until there are 512. Beyond 2^18 rows connections whose flow key begins with a zero bit more are
+kept, again and again. A flow key is a hash, so that they are an even sample.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ from wirelag.packets.grouping import OTHER
 from wirelag.stats.certainty import Certainty, Effect, Sources
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.distributions import Distributions
-from wirelag.stats.over_time import FEWEST_DELAYS, Alike, alike_over, over_time
-from wirelag.stats.random_groups import between
+from wirelag.stats.over_time import FEWEST_DELAYS, over_time
+from wirelag.stats.random_groups import between, crowds_of
+from wirelag.stats.time_slots import SLOTS
 from wirelag.synopses.samples import LEGS, SampleBatch
 
 MOST: Final = 1 << 18
 _KEYS: Final = 3  # flow key, tag of its group, number of the stretch of time; then sum and weight of each leg
-
-_BOTH: Final = -1  # in place of a leg: the round trips of connections
 _NO_WEIGHTS: Final = np.empty(0, np.int64)
 _NO_TAGS: Final = np.empty(0, np.uint64)
 
@@ -42,8 +42,6 @@ class Connections:
         self._kernel = _kernels.ConnectionSums(most)
         self._sorted: Rows | None = None  # by flow key, tag and stretch
         self._grouped: tuple[Rows, Rows, Rows] | None = None  # the same by tag
-        self._alike: dict[int | None, Alike] = {}  # by leg; None: both as one
-        self._whole = 0  # round trips of all connections, once _BOTH is among these
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Add the samples of a packet batch."""
@@ -74,7 +72,7 @@ class Connections:
             rows = np.empty((len(self._kernel), _kernels.CONNECTION_ROW_WORDS), np.uint64)
             self._kernel.rows(rows.reshape(-1))
             self._sorted = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
-            self._grouped, self._alike = None, {}
+            self._grouped = None
         return self._sorted
 
     def distribution(self, tag: int | None = None) -> Distribution:
@@ -91,13 +89,6 @@ class Connections:
         if len(delays_ns) < FEWEST_DELAYS:
             return Sources(None, Effect.of_time(None, found))
         over = over_time(*_summed(stretches, delays_ns, np.ones(len(delays_ns))), len(delays_ns))
-        if _BOTH not in self._alike:
-            rows = self._in_groups()[0]
-            whole, first, begun = _round_trips(rows, columns=2)
-            self._whole = len(whole)
-            self._alike[_BOTH] = alike_over(begun, whole, np.ones(len(whole)), rows[first, 1])
-        if over is not None and len(delays_ns) < self._whole:
-            over = over.within(int(np.ptp(stretches)) + 1, self._alike[_BOTH])
         return Sources(None, Effect.of_time(over, found))
 
     def distributions(self) -> tuple[Rows, Distributions]:
@@ -128,20 +119,13 @@ class Connections:
         rows, sums, sizes = _of_leg(self._of(tag), leg)
         # Not all connections are here if they are sampled, and more delays than the group's if it was kept late.
         scale = math.sqrt(float(sizes.sum()) / float(delays.weight)) if delays.weight else 0.0
-        connections, stretches = (_summed(rows[:, column], sums, sizes) for column in (0, 2))
+        connections = _summed(crowds_of(rows[:, 0]), sums, sizes)
+        stretches = _summed(rows[:, 2] >> np.uint64(_folds(rows[:, 2])), sums, sizes)
         alone = (delays.mean_error_ns() or 0.0) / max(scale, 1e-9)
         levels = between(*connections, alone)
         over = over_time(*stretches, delays.samples)
-        over = over and over.within(int(np.ptp(rows[:, 2])) + 1, self.alike(leg))
         of_connections = None if levels is None else (levels[0] * scale, levels[1])
         return Sources(Effect(of_connections, delays), Effect.of_time(over, delays, scale))
-
-    def alike(self, leg: int | None) -> Alike:
-        """How delays of one group are alike, by stretches of time."""
-        if leg not in self._alike:
-            rows, sums, sizes = _of_leg(self.rows(), leg)
-            self._alike[leg] = alike_over(rows[:, 2].astype(np.int64), sums, sizes, rows[:, 1])
-        return self._alike[leg]
 
 
 def _of_leg(rows: Rows, leg: int | None) -> tuple[Rows, Rows, Rows]:
@@ -150,6 +134,14 @@ def _of_leg(rows: Rows, leg: int | None) -> tuple[Rows, Rows, Rows]:
     sums, sizes = (rows[:, [at + i for at in columns]].astype(np.float64).sum(axis=1) for i in (0, 1))
     held = sizes > 0
     return rows[held], sums[held], sizes[held]
+
+
+def _folds(stretches: Rows) -> int:
+    """How many times stretches become twice as long so that a group has no more slots of time than a whole capture."""
+    first, last, folds = int(stretches.min()), int(stretches.max()), 0
+    while (last >> folds) - (first >> folds) >= SLOTS:
+        folds += 1
+    return folds
 
 
 def _summed(keys: Rows, sums: Rows, sizes: Rows) -> tuple[Rows, Rows]:

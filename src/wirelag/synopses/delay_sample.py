@@ -18,7 +18,6 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.stats.distribution import Z95, Distribution, halfway, place_of
 from wirelag.stats.over_time import (
-    FEWEST_DELAYS,
     NOT_ALIKE,
     Alike,
     Chance,
@@ -31,7 +30,6 @@ from wirelag.stats.over_time import (
     quantile_shares,
     share_bounds,
     tells,
-    too_short,
 )
 from wirelag.synopses.cache import SINGLE, Cached, join, level
 
@@ -49,7 +47,6 @@ class DelaySample:
     sent_ns: Times
     delays_ns: Times
     weights: Times
-    alike: Alike = NOT_ALIKE  # of a part of a whole: how delays are alike there
 
     @classmethod
     def empty(cls) -> DelaySample:
@@ -145,10 +142,7 @@ class DelaySample:
     def error_of_mean(self) -> Error | None:
         """The error of the mean delay in ns, and its degrees of freedom; None for too few delays."""
         over = self._over_time()
-        if over is None:
-            return None
-        alone = self.chance().error
-        return over.within(float(np.ptp(self.sent_ns)), self.alike).error_of(alone)
+        return None if over is None else over.error
 
     def chance(self) -> Chance:
         """The error of the mean if delays are independent."""
@@ -164,13 +158,13 @@ class DelaySample:
 
     def why_no_interval(self) -> str | None:
         """Why figures have no interval; None: they have one."""
-        if len(self) >= FEWEST_DELAYS and (why := too_short(float(np.ptp(self.sent_ns)), self.alike.lasts)):
-            return why
         return tells(self._over_time(), len(self))
 
     def alike_over_time(self) -> Alike:
         """How delays are alike."""
-        return alike_within([self])
+        if not len(self):
+            return NOT_ALIKE
+        return alike_ns(self.sent_ns, self.delays_ns - self.delays_ns.min(), self.weights)
 
     def quantiles_ns(self, shares: list[float]) -> list[tuple[float, tuple[float, float] | None]]:
         """Each quantile (`place_of`, `halfway`) and its 95% interval.
@@ -198,17 +192,6 @@ class DelaySample:
             ends = quantile_shares(share, over.error, self.effective) if over and not tells(over, len(self)) else None
             found.append((middle, (at(ends[0]), at(ends[1])) if ends else None))
         return found
-
-
-def alike_within(samples: Sequence[DelaySample]) -> Alike:
-    """How delays are alike within each of these samples."""
-    held = [sample for sample in samples if len(sample)]
-    if not held:
-        return NOT_ALIKE
-    above = np.concatenate([sample.delays_ns - sample.delays_ns.min() for sample in held])
-    group = np.repeat(np.arange(len(held)), [len(sample) for sample in held])
-    sent_ns, weights = (np.concatenate([getattr(one, name) for one in held]) for name in ("sent_ns", "weights"))
-    return alike_ns(sent_ns, above, weights, group)
 
 
 def compared(up: Cached, down: Cached) -> tuple[DelaySample, Cached, Cached]:

@@ -127,12 +127,10 @@ class Epochs:
         for words, count, end in zip(ends.tolist(), counts, ends_at, strict=True):
             yield words, self.rows[order[end - count : end]]
 
-    def parts(self, by: str) -> Iterator[tuple[str, Epochs]]:
+    def groups(self, by: str) -> Iterator[tuple[str, Epochs]]:
         """Epochs of each flow, client or server, most responses first."""
         for name, rows in named(self.ends, by, self.rows["count"]):
             yield name, self.of(rows)
-
-    groups = parts
 
     @property
     def times_ns(self) -> npt.NDArray[np.int64]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from wirelag.packets.distinct import distinct
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.over_time import NOT_ALIKE, Alike, alike_ns
+from wirelag.stats.over_time import Alike, alike_ns
 from wirelag.stats.spread import made_sure
 from wirelag.synopses.epochs import PACED, Epochs, named
 from wirelag.synopses.key_counts import KeyCounts
@@ -153,7 +153,6 @@ class Exchanges:
     rows: Array
     packets: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    alike: Alike = NOT_ALIKE  # of a part of a whole: how response times are alike there
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -209,7 +208,7 @@ class Exchanges:
         """Response times."""
         single, times = self.single, Distribution()
         times.add(single.response_ns)
-        return made_sure(times, single.rows["key"], single.times_ns, single.response_ns, self.alike)
+        return made_sure(times, single.rows["key"], single.times_ns, single.response_ns)
 
     @property
     def samples(self) -> int:
@@ -223,27 +222,15 @@ class Exchanges:
         times_ns = np.maximum(self.response_ns[single], 0)
         return int(times_ns.sum()) / len(times_ns) / 1e9 if len(times_ns) else None
 
-    def alike_over_time(self, groups: Array | None = None) -> Alike:
-        """How response times are alike, in all or within each of these groups."""
+    def alike_over_time(self) -> Alike:
+        """How response times are alike."""
         single = (self.rows["flags"] & NOT_SINGLE) == 0
-        of_group = None if groups is None else groups[single]
-        return alike_ns(self.times_ns[single], self.response_ns[single], np.ones(int(single.sum())), of_group)
+        return alike_ns(self.times_ns[single], self.response_ns[single], np.ones(int(single.sum())))
 
-    def parts(self, by: str) -> Iterator[tuple[str, Exchanges]]:
+    def groups(self, by: str) -> Iterator[tuple[str, Exchanges]]:
         """Exchanges of each flow, client or server, most exchanges first."""
         for name, rows in named(self.rows["ends"], by, np.ones(len(self.rows))):
             yield name, self.of(rows)
-
-    def groups(self, by: str) -> Iterator[tuple[str, Exchanges]]:
-        """The same, and they know how response times are alike within each of them; the only one is the whole."""
-        members = list(named(self.rows["ends"], by, np.ones(len(self.rows))))
-        group = np.empty(len(self.rows), np.int64)
-        for number, (_, rows) in enumerate(members):
-            group[rows] = number
-        alike, samples = self.alike_over_time(group), self.samples
-        for name, rows in members:
-            part = self.of(rows)
-            yield name, part if part.samples == samples else replace(part, alike=alike)
 
     def report(self, delays: Distribution | None = None) -> Report:
         """The report over all exchanges, whose delays are these."""

@@ -115,7 +115,7 @@ class Samples:
 
     def alike(self, leg: int) -> Alike:
         """How delays of a leg are alike."""
-        return self.spread.of_leg(leg).times.alike()._replace(samples=self.count_of(leg))
+        return self.spread.of_leg(leg).alike()._replace(samples=self.count_of(leg))
 
     def count_of(self, leg: int | None) -> int:
         """How many samples there are, in all or of a leg."""
