@@ -96,6 +96,10 @@ def test_times_that_are_too_coarse_are_told(shared_data: Path) -> None:
         assert said["legs"][leg]["quantiles"]["0.5"] == 0
         assert f"{share}% of delays to the {leg} are 0 ns, since request and response have the same time" in text
     assert "0 ns, since" not in wirelag("rtt", shared_data / "rtt/zeek/ssh.pcap.gz").stdout
+    text = wirelag("rtt", shared_data / "rtt/tcptrace/zwnd.dmp.gz").stdout  # 32 of 8,680 took 10 to 80 ms
+    assert "over 99% of delays to the server are 0 ns" in text
+    assert "all delays to the client are 0 ns" in text
+    assert "1 response not timed, since its request was sent again" in text
 
 
 # ---- files of synopses ----

@@ -157,6 +157,15 @@ class Entry:
         return self.report.to_json() | self.verdicts.to_dict() | self.beside()
 
 
+def _most(share: float) -> str:
+    """A share, where 100% is all and not most.
+
+    >>> _most(1.0), _most(0.9963), _most(0.68)
+    ('all', 'over 99% of', '68% of')
+    """
+    return "all" if share == 1 else f"{'over 99' if share > 0.99 else format(100 * share, '.0f')}% of"
+
+
 def doubt(entry: Entry, length_ns: int, alike: Alike) -> None:
     """Widen its intervals, or take them away, by how delays of the whole are alike.
 
@@ -247,7 +256,7 @@ class DelayResult(Result):
         whole = {f" to the {leg}": one.delays for leg, one in self.total.legs.items()} or {"": self.total.delays}
         same = {where: 1 - (delays.share_above(0) or 0.0) for where, delays in whole.items() if delays.samples}
         return [
-            f"{share:.0%} of delays{where} are 0 ns, since request and response have the same time: the times of this "
+            f"{_most(share)} delays{where} are 0 ns, since request and response have the same time: the times of this "
             "capture are too coarse for such delays"
             for where, share in same.items()
             if share >= COARSE

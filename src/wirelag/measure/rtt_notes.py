@@ -38,9 +38,14 @@ def coverage_of(packets: Packets, total: Samples) -> str:
     if delays.weight != delays.samples:
         parts.append(f"{delays.samples:,} samples represent {delays.weight:,} delays")
     parts += [
-        f"{n:,} {_COUNTED[name]}" for name in ("backwards", "too_long", "again") if (n := total.counts.get(name, 0))
+        _few(n, _COUNTED[name]) for name in ("backwards", "too_long", "again") if (n := total.counts.get(name, 0))
     ]
     return "; ".join(parts)
+
+
+def _few(count: int, what: str) -> str:
+    """So many responses; one of them had its request."""
+    return f"{count:,} {what}" if count > 1 else f"1 {what}".replace("responses", "response").replace("their", "its")
 
 
 def sent_again(method: str, retransmitted: str, counted: int) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from os import PathLike, fspath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 UNCOVERED_NS = 10**9  # captures rarely start this far apart by accident
 
+Numbers = npt.NDArray[np.uint64]
+NONE: Final[Numbers] = np.empty(0, np.uint64)
 Times = dict[tuple[int | None, str | None], "Cached"]  # by start of interval, and class
 
 
@@ -72,9 +74,10 @@ def measure_synopses(paths: list[str], settings: OnewaySettings, reading: ReadOp
     measured.warnings += warnings
     if missing:
         measured.notes.append(
-            f"{missing:,} packets were seen at one point only, and their buckets are left out. For the exact mean run "
-            f"a second round: `wirelag oneway {paths[0]} {paths[1]} --ask ask.syn`, then at each point `wirelag cut "
-            f"CAPTURE --answer ask.syn -o times.syn`, then `wirelag oneway {paths[0]} {paths[1]} TIMES TIMES`"
+            f"{missing:,} packets were seen at one point only in their interval, and their buckets are left out. For "
+            f"the exact mean run a second round: `wirelag oneway {paths[0]} {paths[1]} --ask ask.syn`, then at each "
+            f"point `wirelag cut CAPTURE --answer ask.syn -o times.syn`, then `wirelag oneway {paths[0]} {paths[1]} "
+            f"TIMES TIMES`"
         )
     return measured
 
@@ -169,7 +172,7 @@ def _cross(terms: Terms, pairs: list[Pair], keys: dict[int, str], times: list[Ti
     from wirelag.estimators.rda import Rda
     from wirelag.packets.intervals import Interval
     from wirelag.synopses.cache import Cached
-    from wirelag.twopoint.spans import crossed, settled
+    from wirelag.twopoint.spans import PATIENCE_NS, crossed, settled
 
     estimator = terms.two_point
     if not isinstance(estimator, Rda):
@@ -179,7 +182,29 @@ def _cross(terms: Terms, pairs: list[Pair], keys: dict[int, str], times: list[Ti
     rounds = _Rounds(terms, keys, times)
     empty = estimator.bind(Cached.empty(estimator.seed))
     spans = list(crossed(pairs, rounds.cross, empty, empty))
-    return list(settled(spans, terms.interval_ns or 0)) if times else spans, rounds.missing
+    if times:
+        return list(settled(spans, terms.interval_ns or 0)), rounds.missing
+    _find_straddling(spans, rounds.alone, max(PATIENCE_NS, terms.interval_ns or 0))
+    return spans, rounds.missing
+
+
+def _find_straddling(spans: list[Span], alone: dict[tuple[Interval, int], tuple[Numbers, Numbers]], near: int) -> None:
+    """Count packets that were sent in one interval and seen in another, which are neither lost nor new.
+
+    Law: their numbers tell which they are. Their delays stay unknown until both points send their times.
+    """
+    seen: dict[tuple[int, int], list[Span]] = {}  # by class and number of a packet that was seen downstream only
+    found = [(span, tag, *alone[span.interval, tag]) for span in spans for tag in span.crossings]
+    for span, tag, _, numbers in found:
+        for number in numbers.tolist():
+            seen.setdefault((tag, number), []).append(span)
+    for span, tag, numbers, _ in found:
+        for number in numbers.tolist():
+            there = seen.get((tag, number), [])
+            if there and abs(there[0].interval.start_ns - span.interval.start_ns) <= near:
+                other = there.pop(0).crossings[tag]
+                span.crossings[tag].late += round(1 / span.crossings[tag].details["share"])
+                other.early += round(1 / other.details["share"])
 
 
 class _Rounds:
@@ -188,6 +213,7 @@ class _Rounds:
     def __init__(self, terms: Terms, keys: dict[int, str], times: list[Times]) -> None:
         self._terms, self._keys, self._times = terms, keys, times
         self.missing = 0  # packets without times
+        self.alone: dict[tuple[Interval, int], tuple[Numbers, Numbers]] = {}  # seen upstream only, downstream only
 
     def cross(self, interval: Interval, tag: int, up: RdaSynopsis, down: RdaSynopsis) -> Crossing:
         """The crossing of one interval and class."""
@@ -208,8 +234,9 @@ class _Rounds:
         if mine is not None and theirs is not None:
             _fit(decoded.upstream, mine, "first")
             _fit(decoded.downstream, theirs, "second")
-        elif tag == ALL:
-            self.missing += len(decoded.numbers)
+        else:
+            self.missing += len(decoded.numbers) if tag == ALL else 0
+            self.alone[interval, tag] = (decoded.upstream, decoded.downstream) if decoded.complete else (NONE, NONE)
         if not decoded.complete:
             left = likely_difference(decoded.left, estimator.banks)
             crossing.details["likely_difference"] = len(decoded.numbers) + left
