@@ -2,6 +2,7 @@
 
 import gzip
 import http.client
+import os
 import signal
 import socket
 import subprocess
@@ -53,7 +54,8 @@ def on_a_disk(folder: Path, fault: str, port: int) -> Iterator[subprocess.Popen[
     script = FULL.format(fault=FAULTS[fault][0])
     collector = (*WIRELAG, "collect", "--store", str(folder / "disk/store.db"), "--listen", f"127.0.0.1:{port}")
     command = ("unshare", "--mount", "sh", "-c", script, str(folder / "disk"), str(folder / "old.db"), *collector)
-    process = subprocess.Popen([*command, "--segment", "A>B"], stderr=subprocess.PIPE, text=True)
+    environment = os.environ | {"NOTIFY_SOCKET": str(folder / "notify"), "WATCHDOG_USEC": "20000"}
+    process = subprocess.Popen([*command, "--segment", "A>B"], stderr=subprocess.PIPE, text=True, env=environment)
     try:
         yield process
     finally:
@@ -64,7 +66,7 @@ def on_a_disk(folder: Path, fault: str, port: int) -> Iterator[subprocess.Popen[
 @IN_LAB
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_disk_that_fails_at_the_start(tmp_path: Path, fault: str) -> None:
-    """It listens, accepts nothing, and works as soon as the disk does."""
+    """It listens, accepts nothing, is not restarted meanwhile, and works as soon as the disk does."""
 
     async def decline() -> None:
         way, message = (
@@ -76,10 +78,13 @@ def test_a_disk_that_fails_at_the_start(tmp_path: Path, fault: str) -> None:
         await way.close()
 
     port = free_port()
-    with on_a_disk(tmp_path, fault, port) as process:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard, on_a_disk(tmp_path, fault, port) as process:
+        heard.bind(str(tmp_path / "notify"))
+        heard.settimeout(PATIENCE_S)
         assert process.stderr is not None
         line = process.stderr.readline()
         assert "agents keep their messages" in line, line
+        assert [heard.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
         assert get(port, "/-/healthy")[0] == 200
         status, text = get(port, "/-/ready")
         assert (status, text.partition(":")[0]) == (503, "store")

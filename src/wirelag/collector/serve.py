@@ -63,7 +63,7 @@ from wirelag.protocol.session import Rounds
 from wirelag.render.html.frame import asset
 from wirelag.transport import Inbox, loopback
 from wirelag.transport.quotas import Quotas
-from wirelag.transport.service_manager import notify, watched
+from wirelag.transport.service_manager import watched
 
 SESSION_S: Final = 12 * 3600.0
 MOST_SESSIONS: Final = 1000
@@ -331,7 +331,7 @@ async def _opened(
     settings: Settings, stack: ExitStack, sock: socket.socket, context: ssl.SSLContext | None, ended: asyncio.Event
 ) -> SqliteStore | None:
     """The store; while the disk is full or read-only, all requests get 503 and agents keep their messages."""
-    said, waiting = "", None
+    said, waiting, works = "", None, None
     try:
         while not ended.is_set():
             try:
@@ -345,7 +345,7 @@ async def _opened(
             if waiting is None:
                 waiting = _server(_not_yet, context)
                 serving = asyncio.create_task(waiting.serve([sock.dup()]))
-                notify("READY=1")
+                works = asyncio.create_task(watched(lambda: True))  # a restart would not help
             with suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), AGAIN_S)
         return None
@@ -353,6 +353,8 @@ async def _opened(
         if waiting is not None:
             waiting.should_exit = True
             await serving
+        if works is not None:
+            works.cancel()
 
 
 async def _not_yet(scope: Scope, receive: Receive, send: Send) -> None:
