@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -134,6 +135,25 @@ def test_terms_write_nothing_into_the_log(attacked: Running, text: str) -> None:
     assert post(attacked, encode(replace(up, point="C", terms=forged))) == 400
     assert post(attacked, encode(replace(down, point="D")), TOKEN) == 204
     serves(attacked)  # and its log, at the end, has no forged line
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x\nwirelag: FORGED \x1b[31m", "x" * 50_000])
+def test_names_that_no_version_knows_are_shown_escaped(
+    attacked: Running, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The name of an unknown parameter was in the reply, which a surrogate made 500, and from a broker in the log."""
+    message = replace(pair(recent(1, 50, 33), RDA)[0].messages(0, 1)[0], point="C")
+    plain = message.terms.to_fields()
+    plain["packet_id"] = plain["packet_id"] | {name: 1}
+    forged = encode(replace(message, terms=SimpleNamespace(to_fields=lambda: plain)))  # type: ignore[arg-type]
+    assert post(attacked, forged) == 503
+    serves(attacked)
+    running = inside(tmp_path)
+    assert running._take([forged]) == []
+    said = capsys.readouterr().err
+    assert said.startswith("wirelag: a message has terms that this version does not know")
+    assert (said.count("\n"), said.rstrip("\n").isprintable(), len(said) < 500) == (1, True, True)
+    running.store.close()
 
 
 def test_the_log_says_each_thing_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
