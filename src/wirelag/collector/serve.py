@@ -308,6 +308,21 @@ def alone(store: str) -> Iterator[None]:
         os.close(file)
 
 
+def holder(store: str) -> str | None:
+    """The process of the collector that has locked the store; None if there is none."""
+    try:
+        file = os.open(f"{store}.lock", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return os.read(file, 20).decode(errors="replace").strip()
+    finally:
+        os.close(file)
+    return None
+
+
 def encryption(settings: Settings) -> Encryption | None:
     """TLS according to the settings."""
     return None if settings.certificate is None else Encryption(settings)
