@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import hmac
 import os
 import re
@@ -492,6 +493,7 @@ async def _serve(
     reload = Reload(settings, read, take)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.begin)
     door = Door.at(sock, visitors)
+    gc.freeze()  # what is there stays: collecting cycles is quick
     server = _server(app, None if encrypted is None else encrypted.context, visitors)
     Briefly(collector.notices).instead()
     working = asyncio.create_task(collector.run(inboxes, following))
