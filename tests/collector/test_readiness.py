@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from tests.support.waiting import PATIENCE_S, until
 from wirelag.collector.health import STUCK_S, Health
 from wirelag.protocol.messages import encode
 from wirelag.transport import Address, Declined, sender
+from wirelag.transport.quotas import Limits
 from wirelag.transport.service_manager import watchdog_s
 
 FULL = """
@@ -78,9 +79,10 @@ def test_a_disk_that_fails_at_the_start(tmp_path: Path, fault: str) -> None:
         await way.close()
 
     port = free_port()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard, on_a_disk(tmp_path, fault, port) as process:
-        heard.bind(str(tmp_path / "notify"))
-        heard.settimeout(PATIENCE_S)
+    heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    heard.bind(str(tmp_path / "notify"))
+    heard.settimeout(PATIENCE_S)
+    with heard, on_a_disk(tmp_path, fault, port) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
         assert "agents keep their messages" in line, line
@@ -88,7 +90,12 @@ def test_a_disk_that_fails_at_the_start(tmp_path: Path, fault: str) -> None:
         assert get(port, "/-/healthy")[0] == 200
         status, text = get(port, "/-/ready")
         assert (status, text.partition(":")[0]) == (503, "store")
-        run(decline())
+        with ExitStack() as lines:  # strangers
+            many = [socket.create_connection(("127.0.0.1", port), PATIENCE_S) for _ in range(Limits().strangers + 1)]
+            for one in many:
+                lines.enter_context(one)
+            assert many[0].recv(1) == b""  # it had to go
+            run(decline())
         inside = Path(f"/proc/{process.pid}/root{tmp_path}/disk")
         if FAULTS[fault][1] is None:
             enter = ("nsenter", "--mount", "--target", str(process.pid), "mount", "-o", "remount,rw", tmp_path / "disk")

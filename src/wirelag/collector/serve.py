@@ -359,8 +359,10 @@ async def _opened(
                     said = str(error)
                     print(f"wirelag: {said}; agents keep their messages", file=sys.stderr, flush=True)
             if waiting is None:
-                waiting = _server(_not_yet, context)
-                serving = asyncio.create_task(waiting.serve([sock.dup()]))
+                limits = settings.limits
+                visitors = Visitors(room(), limits.strangers, limits.connections, Counter())
+                waiting = _server(_not_yet, context, visitors)
+                serving = asyncio.create_task(waiting.serve([Door.at(sock.dup(), visitors)]))
                 works = asyncio.create_task(watched(lambda: True))  # a restart would not help
             with suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), AGAIN_S)
