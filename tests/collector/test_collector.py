@@ -538,3 +538,15 @@ def test_a_port_in_use_is_one_line(running: Running, tmp_path: Path) -> None:
     ran = wirelag("collect", "--listen", f"127.0.0.1:{port}", "--store", tmp_path / "other.db", code=2)
     assert "cannot listen" in ran.stderr
     assert ran.stderr.count("\n") == 1
+
+
+def test_changed_settings_can_be_checked_beside_the_collector(running: Running, tmp_path: Path) -> None:
+    """Before a reload: its port is in use by itself. Its store is not changed, nor its lock taken from it."""
+    where = ("--listen", f"127.0.0.1:{running.url.rpartition(':')[2]}", "--segment", "X>Y", "--check")
+    files = {path: path.stat().st_mtime_ns for path in running.store.parent.glob("store.db*")}
+    ran = wirelag("collect", *where, "--store", running.store)
+    assert f"is running (process {running.process.pid})" in ran.stdout
+    assert "X>Y: from X to Y" in ran.stdout
+    assert {path: path.stat().st_mtime_ns for path in running.store.parent.glob("store.db*")}.keys() == files.keys()
+    assert "cannot listen" in wirelag("collect", *where, "--store", tmp_path / "other.db", code=2).stderr
+    assert "writes to it" in wirelag("collect", "--listen", "127.0.0.1:0", "--store", running.store, code=2).stderr

@@ -74,6 +74,25 @@ def test_waiting_messages_go_before_history(tmp_path: Path) -> None:
     assert store.prune(START_NS).messages == 0
 
 
+def test_messages_of_one_point_push_out_nobody_else_s(tmp_path: Path) -> None:
+    """The newest messages of one point are many: the older ones of others, which are few, stay."""
+    store = SqliteStore(str(tmp_path / "store.db"), Retention(most_bytes=2 << 20))
+    store.begin()
+    put(store, SECOND_NS, 400, 8 * SECOND_NS)
+    for i in range(50):
+        store.put_message(f"a{i:03}", "A", START_NS - 2 * HOUR_NS + i, bytes(2000), START_NS)
+        store.put_message(f"b{i:03}", "B", START_NS - 3 * HOUR_NS + i, bytes(3000), START_NS)
+    for i in range(150):
+        store.put_message(f"c{i:03}", "C", START_NS - HOUR_NS + i, random.Random(i).randbytes(16_000), START_NS)
+    store.commit()
+    done = store.prune(START_NS)
+    kept = waiting(tmp_path / "store.db")
+    assert [sum(key.startswith(point) for key in kept) for point in "ab"] == [50, 50]
+    assert (done.messages, done.results) == (200 + 50 - len(kept), 0)
+    assert 0 < len(kept) - 100 < 20
+    assert kept[100:] == [f"c{i:03}" for i in range(150 - len(kept) + 100, 150)]  # of these the oldest went
+
+
 def test_beyond_the_size_messages_go_then_intervals_minutes_and_hours(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "store.db"), Retention(most_bytes=1 << 62))
     store.begin()

@@ -9,11 +9,14 @@ import ssl
 import sys
 import time
 import tracemalloc
-from collections import Counter
+import weakref
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -25,7 +28,7 @@ from tests.support.hostile import OF_EVIL, SEGMENTS, TOKEN, collector, opened, p
 from tests.support.transport_peers import make_certificate
 from tests.support.waiting import PATIENCE_S
 from wirelag.collector.agents import Agents
-from wirelag.collector.connections import Visitor, Visitors
+from wirelag.collector.connections import MOST_GARBAGE, MOST_LEAVING, Door, Visitor, Visitors
 from wirelag.collector.loop import Collector
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.estimators.lda import Lda
@@ -134,6 +137,25 @@ def test_terms_write_nothing_into_the_log(attacked: Running, text: str) -> None:
     assert post(attacked, encode(replace(up, point="C", terms=forged))) == 400
     assert post(attacked, encode(replace(down, point="D")), TOKEN) == 204
     serves(attacked)  # and its log, at the end, has no forged line
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x\nwirelag: FORGED \x1b[31m", "x" * 50_000])
+def test_names_that_no_version_knows_are_shown_escaped(
+    attacked: Running, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The name of an unknown parameter was in the reply, which a surrogate made 500, and from a broker in the log."""
+    message = replace(pair(recent(1, 50, 33), RDA)[0].messages(0, 1)[0], point="C")
+    plain = message.terms.to_fields()
+    plain["packet_id"] = plain["packet_id"] | {name: 1}
+    forged = encode(replace(message, terms=SimpleNamespace(to_fields=lambda: plain)))  # type: ignore[arg-type]
+    assert post(attacked, forged) == 503
+    serves(attacked)
+    running = inside(tmp_path)
+    assert running._take([forged]) == []
+    said = capsys.readouterr().err
+    assert said.startswith("wirelag: a message has terms that this version does not know")
+    assert (said.count("\n"), said.rstrip("\n").isprintable(), len(said) < 500) == (1, True, True)
+    running.store.close()
 
 
 def test_the_log_says_each_thing_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
@@ -382,6 +404,58 @@ def test_handshakes_that_never_end_shut_nobody_out(tmp_path: Path) -> None:
                 line.request("GET", "/api/v1/status", headers={"Authorization": f"Bearer {TOKEN}"})
                 assert line.getresponse().status == 200
     assert len(running.log) < 1000
+
+
+@pytest.mark.acceptance
+def test_handshakes_that_never_end_leave_no_memory(tmp_path: Path) -> None:
+    """8,000 connections of a stranger in two seconds took 2.2 GB, for ever: each failed handshake left its buffer."""
+    made, key = make_certificate(tmp_path)
+    with collector(tmp_path, "left", SEGMENTS, "--certificate", str(made), "--key", str(key)) as running:
+        before, lines = peak_bytes(running), deque[socket.socket]()
+        for _ in range(8000):
+            lines.append(opened(running, "\x16\x03\x01"))
+            if len(lines) > 300:
+                lines.popleft().close()
+        assert peak_bytes(running) - before < 400 * MIB
+        for line in lines:
+            line.close()
+
+
+def test_nobody_is_admitted_until_handshakes_that_were_sent_off_are_closed() -> None:
+    visitors = Visitors(1024, 2, 2, Counter())
+    taken: list[Visitor] = []
+    with Door.at(socket.create_server(("127.0.0.1", 0)), visitors) as door, ExitStack() as lines:
+
+        def come(is_met: bool) -> None:
+            lines.enter_context(socket.create_connection(door.getsockname()))
+            visitor, peer = door.accept()
+            assert isinstance(visitor, Visitor)
+            taken.append(lines.enter_context(visitor))
+            if is_met:
+                visitors.met(peer)
+
+        for _ in range(10):  # HTTP has begun: the server may still have work with them
+            come(is_met=True)
+        for number in range(MOST_LEAVING + 2):
+            assert visitors.leaving == max(0, number - 2)
+            come(is_met=False)
+        with pytest.raises(BlockingIOError):
+            come(is_met=False)
+        taken[12].close()
+        lines.enter_context(door.accept()[0])
+        assert visitors.leaving == MOST_LEAVING
+
+
+def test_what_failed_handshakes_leave_is_collected() -> None:
+    visitors, left = Visitors(1024, 512, 2, Counter()), list[weakref.ref[Counter[str]]]()
+    with Door.at(socket.create_server(("127.0.0.1", 0)), visitors) as door:
+        for _ in range(MOST_GARBAGE + 1):
+            with socket.create_connection(door.getsockname()), door.accept()[0]:
+                cycle: Counter[Any] = Counter()
+                cycle["itself"] = cycle  # type: ignore[assignment]
+                left.append(weakref.ref(cycle))
+                del cycle
+    assert all(one() is None for one in left[:-1])
 
 
 def test_a_point_has_a_share_of_connections(attacked: Running) -> None:

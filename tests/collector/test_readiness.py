@@ -2,11 +2,12 @@
 
 import gzip
 import http.client
+import os
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests.support.waiting import PATIENCE_S, until
 from wirelag.collector.health import STUCK_S, Health
 from wirelag.protocol.messages import encode
 from wirelag.transport import Address, Declined, sender
+from wirelag.transport.quotas import Limits
 from wirelag.transport.service_manager import watchdog_s
 
 FULL = """
@@ -53,7 +55,8 @@ def on_a_disk(folder: Path, fault: str, port: int) -> Iterator[subprocess.Popen[
     script = FULL.format(fault=FAULTS[fault][0])
     collector = (*WIRELAG, "collect", "--store", str(folder / "disk/store.db"), "--listen", f"127.0.0.1:{port}")
     command = ("unshare", "--mount", "sh", "-c", script, str(folder / "disk"), str(folder / "old.db"), *collector)
-    process = subprocess.Popen([*command, "--segment", "A>B"], stderr=subprocess.PIPE, text=True)
+    environment = os.environ | {"NOTIFY_SOCKET": str(folder / "notify"), "WATCHDOG_USEC": "20000"}
+    process = subprocess.Popen([*command, "--segment", "A>B"], stderr=subprocess.PIPE, text=True, env=environment)
     try:
         yield process
     finally:
@@ -64,7 +67,7 @@ def on_a_disk(folder: Path, fault: str, port: int) -> Iterator[subprocess.Popen[
 @IN_LAB
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_disk_that_fails_at_the_start(tmp_path: Path, fault: str) -> None:
-    """It listens, accepts nothing, and works as soon as the disk does."""
+    """It listens, accepts nothing, is not restarted meanwhile, and works as soon as the disk does."""
 
     async def decline() -> None:
         way, message = (
@@ -76,14 +79,23 @@ def test_a_disk_that_fails_at_the_start(tmp_path: Path, fault: str) -> None:
         await way.close()
 
     port = free_port()
-    with on_a_disk(tmp_path, fault, port) as process:
+    heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    heard.bind(str(tmp_path / "notify"))
+    heard.settimeout(PATIENCE_S)
+    with heard, on_a_disk(tmp_path, fault, port) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
         assert "agents keep their messages" in line, line
+        assert [heard.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
         assert get(port, "/-/healthy")[0] == 200
         status, text = get(port, "/-/ready")
         assert (status, text.partition(":")[0]) == (503, "store")
-        run(decline())
+        with ExitStack() as lines:  # strangers
+            many = [socket.create_connection(("127.0.0.1", port), PATIENCE_S) for _ in range(Limits().strangers + 1)]
+            for one in many:
+                lines.enter_context(one)
+            assert many[0].recv(1) == b""  # it had to go
+            run(decline())
         inside = Path(f"/proc/{process.pid}/root{tmp_path}/disk")
         if FAULTS[fault][1] is None:
             enter = ("nsenter", "--mount", "--target", str(process.pid), "mount", "-o", "remount,rw", tmp_path / "disk")

@@ -260,6 +260,23 @@ def test_a_collector_with_a_late_clock_leaves_messages_to_agents(
     store.close()
 
 
+def test_a_collector_with_a_late_clock_is_ready_again_although_nobody_sends(tmp_path: Path) -> None:
+    """A proxy that asks /-/ready lets no message through: none can show that the clock is right again."""
+    steady = [10**15]
+    store = SqliteStore(str(tmp_path / "store.db"))
+    collector = Collector(Rounds([ENDS]), store, lambda: EPOCH_NS - 3600 * SECOND_NS, steady=lambda: steady[0])
+    ahead = encode(pair(Travelled.made(1, 100, 5), LDA)[0].messages(0, 1)[0])
+    ready = []
+    for passed_s in (0, 119, 119, 121):  # the agent repeats its message once
+        steady[0] += passed_s * SECOND_NS
+        collector._pass_time()
+        ready.append(collector.health.ready)
+        if len(ready) < 3:
+            collector._take([ahead])
+    assert ready == [True, False, False, True]
+    store.close()
+
+
 # ---- intervals that cannot be measured ----
 
 

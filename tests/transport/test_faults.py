@@ -55,9 +55,9 @@ def replies(status: int, text: bytes = b"<html>login</html>") -> Iterator[str]:
             thread.join()
 
 
-@pytest.mark.parametrize("status", [200, 201, 202, 302, 404, 500, 503])
+@pytest.mark.parametrize("status", [200, 201, 202, 302, 400, 404, 413, 415, 500, 503])
 def test_only_204_means_stored(status: int) -> None:
-    """A login page of a proxy has status 200: the message stays."""
+    """A login page of a proxy has status 200, and one that lets only short messages pass 413: the message stays."""
 
     async def work(url: str) -> None:
         way = sender(Address(url), "A")

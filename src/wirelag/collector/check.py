@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 
 from wirelag.collector.following import Follow, called, pointed
-from wirelag.collector.serve import encryption, listening
+from wirelag.collector.serve import encryption, holder, listening
 from wirelag.collector.settings import Settings
 from wirelag.collector.sqlite_file import VERSION, version_of
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS
+from wirelag.errors import WirelagError
 from wirelag.network.topology import Topology, read_topology
 from wirelag.units import format_duration
 
@@ -18,7 +20,13 @@ SINGLE_BYTES, MINUTE_BYTES, HOUR_BYTES = 420, 1100, 4800  # bytes of a row, at 5
 
 def told(settings: Settings) -> Iterator[str]:
     """The forecast, line by line; a WirelagError if it would not start."""
-    listening(settings).close()
+    try:
+        listening(settings).close()
+    except WirelagError as error:
+        process = holder(settings.store)
+        if process is None or os.strerror(errno.EADDRINUSE) not in str(error):
+            raise
+        yield f"a collector with this store is running (process {process}): what follows is after a reload or a restart"
     scheme = "http" if encryption(settings) is None else "https"
     who = "any user of this host" if settings.tokens is None else f"holders of one of {len(settings.tokens)} tokens"
     host = f"[{settings.host}]" if ":" in settings.host else settings.host

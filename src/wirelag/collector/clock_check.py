@@ -48,6 +48,7 @@ class Behind:
         # By point: when it was heard, and when it last sent something that was not ahead.
         self._heard: dict[str, tuple[int, int | None]] = {}
         self._apart_ns: int | None = None  # this host's clock minus the steady one
+        self._found_ns = 0  # when this host was last found behind
 
     def is_behind(self, message: Message, now_ns: int, steady_ns: int) -> bool | None:
         """Whether a message is ahead of this host's clock and that clock is wrong; None if it shows nothing of clocks.
@@ -67,4 +68,11 @@ class Behind:
         while len(self._heard) > MOST_POINTS:
             del self._heard[next(iter(self._heard))]
         lately = [right_ns for heard_ns, right_ns in self._heard.values() if steady_ns - heard_ns < LATELY_NS]
-        return ahead and all(right_ns is None or steady_ns - right_ns >= LATELY_NS for right_ns in lately)
+        if not ahead or not all(right_ns is None or steady_ns - right_ns >= LATELY_NS for right_ns in lately):
+            return False
+        self._found_ns = steady_ns
+        return True
+
+    def is_over(self, steady_ns: int) -> bool:
+        """Whether nothing has shown lately that this host is behind: agents would repeat their messages."""
+        return steady_ns - self._found_ns >= 2 * LATELY_NS

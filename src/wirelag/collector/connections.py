@@ -3,12 +3,13 @@
 Laws. A client that sends a whole request and reads the response is left alone, however long the response takes. Until a
 connection has shown a right token it is a stranger's; if strangers have too many, the oldest of the address that has
 most is closed, before TLS and HTTP: so strangers cannot shut out a newcomer. There are always file descriptors left for
-the store.
+the store. Handshakes that were sent off are closed, and their memory is free, before more connections are taken.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import resource
@@ -30,6 +31,8 @@ UNREAD_S: Final = 60.0  # with a response that is not read
 STRANGE_S: Final = 15.0  # without a right token
 MOST_CONNECTIONS: Final = 4096
 RESERVED: Final = 128  # file descriptors for everything else
+MOST_LEAVING: Final = 256  # handshakes that were sent off and are not closed yet: each has a buffer of 256 KiB,
+MOST_GARBAGE: Final = 256  # and when it has failed keeps it until cycles are collected: its error holds its frames
 MOST_REFUSED: Final = 64  # connections that are refused before others get a turn
 
 Idle = dict[H11Protocol, tuple[RequestResponseCycle, float]]  # the last request of each, and since when it is idle
@@ -57,6 +60,8 @@ class Visitors:
         self._of: Counter[str] = Counter()
         self.unmet: Callable[[str], None] = lambda address: None  # told of those that ended before `met`
         self.open = 0  # with those that were sent off and are not closed yet
+        self.leaving = 0  # of these, those whose TLS has not begun
+        self.failed = 0  # handshakes, since cycles were collected
 
     def allow(self, of_one: int, of_point: int) -> None:
         """Change the limits; connections that are open stay."""
@@ -126,6 +131,8 @@ class Visitors:
     def _send_off(self, visitor: Visitor) -> None:
         self._forget(visitor)
         self._counted["strangers sent off"] += 1
+        visitor.is_leaving = not visitor.is_met
+        self.leaving += visitor.is_leaving
         with suppress(OSError):
             visitor.shutdown(socket.SHUT_RDWR)  # its owner sees the end, and closes it
 
@@ -139,6 +146,7 @@ class Visitor(socket.socket):
     address: str  # or the network of an IPv6 address, of which a stranger has many
     since_s: float
     is_met: bool = False
+    is_leaving: bool = False
     is_known: bool = False
     point: str | None = None
 
@@ -147,6 +155,9 @@ class Visitor(socket.socket):
         super().close()
         if self.is_open and not self.is_met:
             self.visitors.unmet(self.address)
+            self.visitors.failed += 1
+        self.visitors.leaving -= self.is_leaving
+        self.is_leaving = False
         self.visitors.open -= self.is_open
         self.is_open = False
         self.visitors.leave(self)
@@ -167,7 +178,10 @@ class Door(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """The next connection that is admitted; BlockingIOError if there is none now."""
         for _ in range(MOST_REFUSED):
-            if self.visitors.open >= self.visitors.most + RESERVED // 2:
+            if self.visitors.failed >= MOST_GARBAGE:
+                self.visitors.failed = 0
+                gc.collect()
+            if self.visitors.open >= self.visitors.most + RESERVED // 2 or self.visitors.leaving >= MOST_LEAVING:
                 raise BlockingIOError  # until those that were sent off are closed
             line, where = super().accept()
             visitor = Visitor(fileno=line.detach())

@@ -47,6 +47,7 @@ CHECK_S: Final = 86400.0
 RESULT_S: Final = 150e-6  # about what it takes to store a result of a class
 MOST_ASKS: Final = 1024  # asks waiting for an inbox; the oldest are dropped
 MOST_UNSAVED: Final = 100_000
+RIGHT: Final = "the clock of this host is right again, or no point is ahead of it any more"
 
 Arrived = tuple[bytes, Acknowledge, Inbox]
 
@@ -433,7 +434,7 @@ class Collector:
         if behind is None:
             return False
         problem = how_far(message, now_ns) if behind else None
-        self.health.note("clock", problem, "the clock of this host is right again")
+        self.health.note("clock", problem, RIGHT)
         self.counted["clock is behind"] += behind
         return behind
 
@@ -470,6 +471,7 @@ class Collector:
                 if (found := self._kept(work)) is None:
                     return None
                 said += found
+                self.health.works()  # many parts may take minutes
         except self.store.errors as error:
             self.upkeep.failed(error)
             return None
@@ -482,6 +484,8 @@ class Collector:
             self.store.sum_up(now_ns)
 
         self.notices.pass_time()
+        if self._behind.is_over(self.steady()):  # whoever asks /-/ready before sending could not show it
+            self.health.note("clock", None, RIGHT)
         for line in self.presence.silent(time.monotonic()):
             self.notices.say("agents heard or not", line, line)
         self.upkeep.rescue()

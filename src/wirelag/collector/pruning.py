@@ -1,9 +1,10 @@
 """What the store deletes: what is past its retention, and what no longer fits.
 
 Laws. Retention goes by the time of the results (data_time.py). Messages that wait for their other half have a quarter
-of the size at most; where the whole is too large, they go first, then single intervals, minutes and hours, the oldest
-first of each. It runs on a connection of its own, in steps of a few milliseconds between which the writer has its turn;
-every step finds its rows by the primary key.
+of the size at most, and beyond it the oldest of the point that has most of them go: no point pushes out those of
+another that has less. Where the whole is too large, messages go first, then single intervals, minutes and hours, the
+oldest first of each. It runs on a connection of its own, in steps of a few milliseconds between which the writer has
+its turn; every step finds its rows by the primary key.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -120,20 +122,35 @@ class Pruner:
             self._delete((one for one in self._pairs() if one.series in ids), 1 << 62)
 
     def _messages(self) -> int:
-        """Delete the oldest messages beyond their share, or if the whole is too large; returns how many."""
-        (waiting,) = self.base.execute("select total(bytes) from messages").fetchone()
+        """Delete messages beyond their share, or if the whole is too large; returns how many.
+
+        The oldest of the point whose messages take most go first.
+        """
+        held = Counter(dict(self.base.execute("select point, total(bytes) from messages group by point").fetchall()))
+        oldest: dict[str, list[tuple[str, int]]] = {}  # keys of each point, with their bytes, the oldest last
         done = 0
-        while not self.ended and waiting > 0 and (waiting > self.keep.waiting_bytes or self._too_large):
-            query = (
-                "delete from messages where key in (select key from messages order by start_ns limit ?) returning bytes"
-            )
+        while not self.ended and held and (excess := self._excess(held.total())) > 0:
+            point = max(held, key=held.__getitem__)
+            if not oldest.get(point):
+                query = "select key, bytes from messages where point = ? order by start_ns limit ?"
+                oldest[point] = self.base.execute(query, (point, STEP)).fetchall()[::-1]
+            keys: list[str] = []
+            while oldest[point] and len(keys) < STEP_MESSAGES and excess > 0:
+                key, size = oldest[point].pop()
+                keys, excess = [*keys, key], excess - size
+            if not keys:
+                del held[point]
+                continue
+            query = f"delete from messages where key in ({', '.join('?' * len(keys))}) returning bytes"
             with self._step():
-                gone = self.base.execute(query, (STEP_MESSAGES,)).fetchall()
+                gone = self.base.execute(query, keys).fetchall()
             done += len(gone)
-            waiting -= sum(size for (size,) in gone)
-            if not gone:
-                break
+            held[point] -= sum(size for (size,) in gone)
         return done
+
+    def _excess(self, waiting: float) -> float:
+        """Bytes that messages have to give up."""
+        return max(waiting - self.keep.waiting_bytes, used_bytes(self.base) - self.keep.most_bytes)
 
     def _by_size(self) -> int:
         deleted = 0

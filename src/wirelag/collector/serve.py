@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import hmac
 import os
 import re
@@ -63,7 +64,7 @@ from wirelag.protocol.session import Rounds
 from wirelag.render.html.frame import asset
 from wirelag.transport import Inbox, loopback
 from wirelag.transport.quotas import Quotas
-from wirelag.transport.service_manager import notify, watched
+from wirelag.transport.service_manager import watched
 
 SESSION_S: Final = 12 * 3600.0
 MOST_SESSIONS: Final = 1000
@@ -308,6 +309,21 @@ def alone(store: str) -> Iterator[None]:
         os.close(file)
 
 
+def holder(store: str) -> str | None:
+    """The process of the collector that has locked the store; None if there is none."""
+    try:
+        file = os.open(f"{store}.lock", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return os.read(file, 20).decode(errors="replace").strip()
+    finally:
+        os.close(file)
+    return None
+
+
 def encryption(settings: Settings) -> Encryption | None:
     """TLS according to the settings."""
     return None if settings.certificate is None else Encryption(settings)
@@ -331,7 +347,7 @@ async def _opened(
     settings: Settings, stack: ExitStack, sock: socket.socket, context: ssl.SSLContext | None, ended: asyncio.Event
 ) -> SqliteStore | None:
     """The store; while the disk is full or read-only, all requests get 503 and agents keep their messages."""
-    said, waiting = "", None
+    said, waiting, works = "", None, None
     try:
         while not ended.is_set():
             try:
@@ -343,9 +359,11 @@ async def _opened(
                     said = str(error)
                     print(f"wirelag: {said}; agents keep their messages", file=sys.stderr, flush=True)
             if waiting is None:
-                waiting = _server(_not_yet, context)
-                serving = asyncio.create_task(waiting.serve([sock.dup()]))
-                notify("READY=1")
+                limits = settings.limits
+                visitors = Visitors(room(), limits.strangers, limits.connections, Counter())
+                waiting = _server(_not_yet, context, visitors)
+                serving = asyncio.create_task(waiting.serve([Door.at(sock.dup(), visitors)]))
+                works = asyncio.create_task(watched(lambda: True))  # a restart would not help
             with suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), AGAIN_S)
         return None
@@ -353,6 +371,8 @@ async def _opened(
         if waiting is not None:
             waiting.should_exit = True
             await serving
+        if works is not None:
+            works.cancel()
 
 
 async def _not_yet(scope: Scope, receive: Receive, send: Send) -> None:
@@ -475,6 +495,7 @@ async def _serve(
     reload = Reload(settings, read, take)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.begin)
     door = Door.at(sock, visitors)
+    gc.freeze()  # what is there stays: collecting cycles is quick
     server = _server(app, None if encrypted is None else encrypted.context, visitors)
     Briefly(collector.notices).instead()
     working = asyncio.create_task(collector.run(inboxes, following))

@@ -229,7 +229,8 @@ def _terms(plain: Mapping[str, Any]) -> Terms:
         terms = Terms.from_fields(plain)
     except ValueError as error:
         names = plain.get("estimator"), plain.get("parameters")
-        raise (UnknownVersion if isinstance(names[0], str) and names[1] else ValueError)(str(error)) from None
+        said = str(error).encode("unicode_escape").decode()[:MOST_TEXT]  # it may contain names from the message
+        raise (UnknownVersion if isinstance(names[0], str) and names[1] else ValueError)(said) from None
     groups: list[Any] = [terms.estimator, terms.packet_id, *filter(None, [terms.delimiters])]
     for group in groups:
         words = _words(group.__class__)

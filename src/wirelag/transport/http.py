@@ -27,6 +27,7 @@ MEDIA_TYPE: Final = "application/vnd.wirelag.message"
 ASK_HEADER: Final = "Wirelag-Ask"
 RUN_HEADER: Final = "Wirelag-Run"
 FRAME: Final = struct.Struct("<IQ")  # before each ask: its length, and its number
+OWN_WORDS: Final = ("it ", "the content type ")  # how a collector's reasons to refuse a message begin
 OLDER: Final = "of the format, this wirelag reads"  # older collectors reply 400 with this to versions they do not know
 QUIET_S: Final = 20  # an ask of length 0 means that there was none for this long
 _TIMEOUT_S: Final = QUIET_S + 15.0
@@ -317,11 +318,13 @@ class HttpSender:
             raise Unreachable(f"{where}: {_not_accepted(status, said)}")
         if status == 400 and OLDER in said:
             raise Declined(f"{where}: does not know this version of messages ({said})")
-        if status in (400, 413, 415):
+        if status in (400, 413, 415) and said.startswith(OWN_WORDS):
             raise Refused(f"{where}: refuses a message: {said}")
         if status < 400:
             raise Unreachable(f"{where}: does not answer as a collector does (status {status}); check the address")
         why = f": {said}" if status in (409, 503) and said else ""
+        if status in (400, 413, 415):
+            why = ", not in the words of a collector: check the proxy before it, and what size it lets pass"
         raise Declined(f"{where}: cannot take a message now (status {status}{why})")
 
 
