@@ -16,6 +16,7 @@ from tests.support.effort import scaled
 from tests.support.places import SCHEMAS
 from wirelag.measure import comparison as comparing
 from wirelag.measure.comparison import Comparison, FigureChange, ReportError, benjamini_hochberg, compare, simes
+from wirelag.render.compare import table
 from wirelag.stats.distribution import Distribution
 from wirelag.synopses.samples import Samples, facts
 
@@ -325,6 +326,9 @@ def test_legs() -> None:
         ("server", "slower", (500, 500)),
         ("client", "slower", (500, 500)),
     ]
+    first = table(compare(before | {"leg": "server"}, after | {"leg": "server"}))
+    assert first[0].startswith("to the server: slower: mean ")
+    assert first[1].startswith("to the client: slower: mean ")  # --exit-code counts it, too
     del after["legs"]["client"]
     assert [leg.key for leg in compare(before, after).legs] == ["server"]
 

@@ -22,7 +22,9 @@ def table(result: Comparison, everything: bool = False) -> list[str]:
     groups = [_group_row(part) for part in shown]
     head = ["", "", "before", "after", "change", "95% interval", "more than chance?"]
     widths = [max(len(row[i]) for row in (head, *rows, *groups)) for i in range(len(head))]
-    lines = [_verdict(result.total), *(f"note: {note}" for note in result.notes)]
+    other = [f"{key}: {_verdict(leg)}" for key, leg in legs if leg.main.is_called]
+    verdict = f"{parts[0][0]}: {_verdict(result.total)}" if other else _verdict(result.total)
+    lines = [verdict, *other, *(f"note: {note}" for note in result.notes)]
     lines += [_line(row, widths) for row in (head, *rows)]
     if result.groups:
         lines += [_title(result, len(shown)), *(_line(row, widths) for row in groups)]
