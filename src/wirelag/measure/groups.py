@@ -120,9 +120,9 @@ def told_apart(larger: Report, smaller: Report, name: str) -> bool:
     return values[0] - values[1] > math.hypot(down, up)
 
 
-def other_note(groups: str, held: int, samples: int, memory: int) -> list[str]:
-    """How many groups did not fit, and how much they hold."""
+def other_note(groups: str, held: int, whole: int, memory: int, what: str = "samples") -> list[str]:
+    """How many groups did not fit, and how much of the whole they hold."""
     if not held:
         return []
-    share = f"{held / max(1, samples):.1%} of the samples"
+    share = f"{held / max(1, whole):.1%} of the {what}"
     return [f"other: {share}, of groups that did not fit {format_size(memory)}: {groups}; see --group-memory"]
