@@ -436,9 +436,7 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     result.counts |= {f"left out: {why}": n for why, n in measured.left_out.items()}
     result.notes = [_coverage(measured), clock_text(measured.clock)]
     result.ask(settings.questions, measured.whole, classes)
-    held = sum(
-        part.report.details["sent"] for part in result.groups if part.key == OTHER
-    )
+    held = sum(part.report.details["sent"] for part in result.groups if part.key == OTHER)
     sent, memory = result.report.details["sent"], settings.groups.memory
     result.notes += other_note(measured.groups_in_other, held, sent, memory, "packets")
     result.notes += result.interval_notes() + measured.notes

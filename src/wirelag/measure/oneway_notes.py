@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wirelag.units import format_duration
+from wirelag.units import format_duration, many
 
 if TYPE_CHECKING:
     from wirelag.measure.oneway import MeasuredPair
@@ -43,7 +43,7 @@ def explanations(measured: MeasuredPair) -> list[str]:
         notes.append(f"{measured.undecoded} of {measured.intervals} intervals did not decode: use more --buckets")
     if measured.lost_delimiters:
         notes.append(
-            f"{measured.lost_delimiters} delimiters were seen at one point only: the intervals around them are merged"
+            f"{many(measured.lost_delimiters, 'delimiter')} seen at one point only: the intervals around are merged"
         )
     return notes
 
