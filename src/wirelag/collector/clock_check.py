@@ -16,6 +16,7 @@ AHEAD_NS: Final = 5 * 10**9  # an interval that ends later than this from now is
 LATELY_NS: Final = 60 * 10**9
 SOON_NS: Final = 86400 * 10**9
 MOST_POINTS: Final = 4096
+RIGHT: Final = "the clock of this host is right again, or no point is ahead of it any more"
 STEP_NS: Final = 10**9  # more than any slewing between two messages
 
 
@@ -74,5 +75,8 @@ class Behind:
         return True
 
     def is_over(self, steady_ns: int) -> bool:
-        """Whether nothing has shown lately that this host is behind: agents would repeat their messages."""
+        """Whether nothing has shown lately that this host is behind: agents would repeat their messages.
+
+        No message can show that it is right while a proxy that asks /-/ready lets none through.
+        """
         return steady_ns - self._found_ns >= 2 * LATELY_NS

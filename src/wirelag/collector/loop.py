@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, Final
 
 from wirelag.collector.agents import Agents, Presence
-from wirelag.collector.clock_check import Behind, how_far, is_ahead, may_pass
+from wirelag.collector.clock_check import RIGHT, Behind, how_far, is_ahead, may_pass
 from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.health import Health
 from wirelag.collector.listeners import Listeners, Said
@@ -47,7 +47,6 @@ CHECK_S: Final = 86400.0
 RESULT_S: Final = 150e-6  # about what it takes to store a result of a class
 MOST_ASKS: Final = 1024  # asks waiting for an inbox; the oldest are dropped
 MOST_UNSAVED: Final = 100_000
-RIGHT: Final = "the clock of this host is right again, or no point is ahead of it any more"
 
 Arrived = tuple[bytes, Acknowledge, Inbox]
 
@@ -457,7 +456,7 @@ class Collector:
         return [] if self.rounds.has(message.key) else self._into_rounds(message)
 
     def _resume(self) -> list[Said] | None:
-        """Process stored messages again, a part at a time, so that memory is bounded; None if the store fails."""
+        """Process stored messages again, in parts of bounded size; None if the store fails."""
         said: list[Said] = []
 
         def work(now_ns: int, found: list[Outcome]) -> None:
@@ -465,13 +464,13 @@ class Collector:
                 found += self._again(data)
 
         try:
-            newest_ns = self.store.newest_message_ns()  # not the current time: an outage may have been long
+            newest_ns = self.store.newest_message_ns()  # not now: an outage may have been long
             stored = iter(()) if newest_ns is None else self.store.messages_since(newest_ns - 2 * LINGER_NS)
             while part := list(_within(stored, MOST_QUEUED)):
                 if (found := self._kept(work)) is None:
                     return None
                 said += found
-                self.health.works()  # many parts may take minutes
+                self.health.works()
         except self.store.errors as error:
             self.upkeep.failed(error)
             return None
@@ -484,7 +483,7 @@ class Collector:
             self.store.sum_up(now_ns)
 
         self.notices.pass_time()
-        if self._behind.is_over(self.steady()):  # whoever asks /-/ready before sending could not show it
+        if self._behind.is_over(self.steady()):
             self.health.note("clock", None, RIGHT)
         for line in self.presence.silent(time.monotonic()):
             self.notices.say("agents heard or not", line, line)

@@ -1,0 +1,126 @@
+"""Strangers at the door of a collector: handshakes that never end, and the memory that they take."""
+
+import http.client
+import socket
+import ssl
+import sys
+import weakref
+from collections import Counter, deque
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.hostile import SEGMENTS, TOKEN, collector, opened, peak_bytes
+from tests.support.transport_peers import make_certificate
+from tests.support.waiting import PATIENCE_S
+from wirelag.collector.connections import MOST_GARBAGE, MOST_LEAVING, Door, Visitor, Visitors
+
+MIB = 1 << 20
+FEW_FILES = (
+    "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (192, 192)); "
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
+
+
+def test_handshakes_that_never_end_shut_nobody_out(tmp_path: Path) -> None:
+    """With 512 file descriptors, 560 connections without a handshake, and 112 MB of tracebacks."""
+    made, key = make_certificate(tmp_path)
+    words, few = ("--certificate", str(made), "--key", str(key)), (sys.executable, "-c", FEW_FILES)
+    context = ssl.create_default_context(cafile=made)
+    with collector(tmp_path, "tls", SEGMENTS, *words, prefix=few) as running, ExitStack() as lines:
+        where = urlsplit(running.url)
+        for _ in range(3):
+            for _ in range(100):
+                lines.enter_context(opened(running, ""))
+            line = http.client.HTTPSConnection("127.0.0.1", where.port, timeout=PATIENCE_S, context=context)
+            with closing(line):
+                line.request("GET", "/api/v1/status", headers={"Authorization": f"Bearer {TOKEN}"})
+                assert line.getresponse().status == 200
+    assert len(running.log) < 1000
+
+
+@pytest.mark.acceptance
+def test_handshakes_that_never_end_leave_no_memory(tmp_path: Path) -> None:
+    """8,000 connections of a stranger in two seconds took 2.2 GB, for ever: each failed handshake left its buffer."""
+    made, key = make_certificate(tmp_path)
+    with collector(tmp_path, "left", SEGMENTS, "--certificate", str(made), "--key", str(key)) as running:
+        before, lines = peak_bytes(running), deque[socket.socket]()
+        for _ in range(8000):
+            lines.append(opened(running, "\x16\x03\x01"))
+            if len(lines) > 300:
+                lines.popleft().close()
+        assert peak_bytes(running) - before < 400 * MIB
+        for line in lines:
+            line.close()
+
+
+def test_nobody_is_admitted_until_handshakes_that_were_sent_off_are_closed() -> None:
+    visitors = Visitors(1024, 2, 2, Counter())
+    taken: list[Visitor] = []
+    with Door.at(socket.create_server(("127.0.0.1", 0)), visitors) as door, ExitStack() as lines:
+
+        def come(is_met: bool) -> None:
+            lines.enter_context(socket.create_connection(door.getsockname()))
+            visitor, peer = door.accept()
+            assert isinstance(visitor, Visitor)
+            taken.append(lines.enter_context(visitor))
+            if is_met:
+                visitors.met(peer)
+
+        for _ in range(10):  # HTTP has begun: the server may still have work with them
+            come(is_met=True)
+        for number in range(MOST_LEAVING + 2):
+            assert visitors.leaving == max(0, number - 2)
+            come(is_met=False)
+        with pytest.raises(BlockingIOError):
+            come(is_met=False)
+        taken[12].close()
+        lines.enter_context(door.accept()[0])
+        assert visitors.leaving == MOST_LEAVING
+
+
+def test_what_failed_handshakes_leave_is_collected() -> None:
+    visitors, left = Visitors(1024, 512, 2, Counter()), list[weakref.ref[Counter[str]]]()
+    with Door.at(socket.create_server(("127.0.0.1", 0)), visitors) as door:
+        for _ in range(MOST_GARBAGE + 1):
+            with socket.create_connection(door.getsockname()), door.accept()[0]:
+                cycle: Counter[Any] = Counter()
+                cycle["itself"] = cycle  # type: ignore[assignment]
+                left.append(weakref.ref(cycle))
+                del cycle
+    assert all(one() is None for one in left[:-1])
+
+
+def test_visitors_are_bounded_and_the_oldest_stranger_goes() -> None:
+    counted: Counter[str] = Counter()
+    visitors = Visitors(8, 3, 2, counted)
+    ends = [socket.socketpair() for _ in range(30)]
+
+    def visitor(number: int, address: str) -> Visitor:
+        made = Visitor(fileno=ends[number][0].detach())
+        made.visitors, made.peer, made.address, made.since_s = visitors, (address, number), address, 0.0
+        return made
+
+    first = [visitor(number, "a") for number in range(3)]
+    assert all(map(visitors.come, first))
+    assert visitors.known(("a", 0), "P")
+    late = [visitor(number, "a") for number in range(3, 6)]
+    assert all(map(visitors.come, late))
+    assert (len(visitors), visitors.strangers) == (4, 3)  # the one that is known stays
+    assert ends[1][1].recv(1) == b""  # the oldest went
+    others = [visitor(number, f"b{number}") for number in range(6, 12)]
+    assert all(map(visitors.come, others))  # whoever comes gets in, at the cost of those who have most
+    assert visitors.strangers == 4
+    assert visitors.known(("b11", 11), "P")
+    assert visitors.known(("b10", 10), "P") is False
+    for one in (*first, *late, *others):
+        one.close()
+    assert len(visitors) == 0
+    assert counted["strangers sent off"] == 7
+    for _, end in ends:
+        end.close()
+    for end, _ in ends[12:]:
+        end.close()
