@@ -82,11 +82,15 @@ class Groups:
             return None
         return GroupDelays(self._by, self.ipv4_prefix, self.ipv6_prefix, memory=self.memory)
 
-    def largest(self, counted: GroupDelays, bytes_each: int) -> Grouping:
-        """A fresh grouping of the groups with the most packets, as many as fit."""
+    def largest(self, counted: GroupDelays, bytes_each: int, bytes_per_packet: int) -> Grouping:
+        """A fresh grouping of the groups with the most packets, as many as fit if a group takes so many bytes."""
         from wirelag.packets.grouping import Grouping
 
-        most = max(1, min(self.fit(bytes_each), len(counted)))
+        most = min(self.fit(bytes_each), len(counted))
+        if self.most is None:
+            taken = (bytes_each + bytes_per_packet * counted.sizes[:most]).cumsum()
+            most = int(taken.searchsorted(self.memory, side="right"))
+        most = max(1, most)
         grouping = Grouping(self._by, self.ipv4_prefix, self.ipv6_prefix, most)
         for words in counted.largest(most):
             grouping.keep(words)

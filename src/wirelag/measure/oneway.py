@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from wirelag.twopoint.spans import Span
 
 CLOCKS: Final = ("auto", "none")
-CLASS_BYTES: Final = 128 << 10  # of a class: a synopsis of each point, and its crossing
+# Of a class: a synopsis of each point, and its crossing; of each packet in it, at a point.
+CLASS_BYTES: Final = {"join": 24 << 10, "rda": 24 << 10, "lda": 96 << 10, "finecomb": 128 << 10}
+PACKET_BYTES: Final = 8
 CLOCK_CUT: Final = (
     "cut by the clock: packets in flight at an edge fall into different intervals, and spoil many buckets; "
     "let both points cut at the same packets (docs/concepts/lda.md gives the error)"
@@ -342,8 +344,10 @@ def measure_pair(
         alignment, seen = pair.align(direction, relation, counted)
     except NoPacketsError as error:
         return _nothing(pair, method, str(error))
-    grouping = groups.largest(counted, CLASS_BYTES) if groups is not None and counted is not None else None
     estimator = method.make(seen.within(None))
+    grouping = None
+    if groups is not None and counted is not None:
+        grouping = groups.largest(counted, CLASS_BYTES[estimator.name], PACKET_BYTES)
     estimator = estimator if each is None else each.told_by(estimator)
     measured = MeasuredPair(pair.name, alignment.clock, estimator.name, alignment=alignment)
     spans = partial(spans_between, ahead_ns=alignment.ahead_ns, steps=alignment.steps, whole=pair.whole)

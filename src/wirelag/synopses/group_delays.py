@@ -83,6 +83,11 @@ class GroupDelays(Grouping):
         rows = np.arange(len(packets))
         self.add(packets, rows, np.ones(len(rows), np.uint8), np.zeros(len(rows), np.int64))
 
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """How many samples each group has, the largest first."""
+        return -np.sort(-self._words(_COUNT).astype(np.int64))
+
     def largest(self, most: int) -> Iterator[list[int]]:
         """The words of the groups with the most samples, the largest first."""
         places = self.places()[: len(self)]

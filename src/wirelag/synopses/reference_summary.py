@@ -125,6 +125,7 @@ def _ends(flows: Flows) -> PacketBatch:
             "dst": np.column_stack((column["dst_high"], column["dst_low"])),
             "src_port": (ports >> np.uint64(32)).astype(np.uint16),
             "dst_port": (ports >> np.uint64(16)).astype(np.uint16),
+            "kind": np.zeros(len(flows), np.uint8),  # a record does not tell
         }
     )
 
