@@ -20,6 +20,7 @@ from tests.support.effort import examples
 from tests.support.places import DATA
 from tests.support.stored_results import ALL_TIMES, START_NS, result
 from wirelag.collector.data_time import LEAP_NS, DataTime
+from wirelag.collector.pruning import fair_shares
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.sqlite_file import VERSION
 from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Retention
@@ -101,7 +102,7 @@ def test_beyond_the_size_messages_go_then_intervals_minutes_and_hours(tmp_path: 
     store.put_message("k", "C", START_NS - HOUR_NS, b"body", START_NS)
     store.commit()
     found = []
-    for share in (0.95, 0.8, 0.6):
+    for share in (0.95, 0.85, 0.6):
         store._pruner.keep = Retention(most_bytes=int(store.used_bytes * share))
         done = store.prune(START_NS)
         found.append((done.messages, *counts(store)))
@@ -111,6 +112,30 @@ def test_beyond_the_size_messages_go_then_intervals_minutes_and_hours(tmp_path: 
     assert found[2][1] == 0
     assert found[2][2] < 400
     assert found[2][3] == 400
+
+
+def test_results_of_one_point_push_out_nobody_else_s(tmp_path: Path) -> None:
+    """Thousands of newer results of one point, in many segments and classes: all of another's stay."""
+    store = SqliteStore(str(tmp_path / "store.db"), Retention(most_bytes=500 << 10))
+    store.begin()
+    for length_ns in LENGTHS:
+        put(store, length_ns, 100, length_ns)
+    for segment in range(20):
+        for name in range(10):
+            for i in range(20):
+                start_ns = START_NS + i * MINUTE_NS
+                when = Interval(start_ns, start_ns + MINUTE_NS)
+                store.put(f"X>C{segment}", f"class {name}", when, Rank.SETTLED, ROW)
+    store.commit()
+    assert store.used_bytes > 600 << 10
+    assert store.prune(START_NS + HOUR_NS).results > 500
+    assert store.used_bytes <= 500 << 10
+    assert counts(store) == [100, 100, 100]
+
+
+def test_shares_are_fair() -> None:
+    assert fair_shares({"a": 10, "b": 2, "c": 6}, 12) == {"b": 2, "a": 5, "c": 5}
+    assert fair_shares({"a": 1, "b": 2}, 9) == {"a": 1, "b": 2}
 
 
 # ---- clock ----

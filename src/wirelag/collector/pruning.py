@@ -2,9 +2,9 @@
 
 Laws. Retention goes by the time of the results (data_time.py). Messages that wait for their other half have a quarter
 of the size at most, and beyond it the oldest of the point that has most of them go: no point pushes out those of
-another that has less. Where the whole is too large, messages go first, then single intervals, minutes and hours, the
-oldest first of each. It runs on a connection of its own, in steps of a few milliseconds between which the writer has
-its turn; every step finds its rows by the primary key.
+another that has less. Where the whole is too large, messages go first, then results of the points that have most: of
+each its single intervals, minutes and hours, the oldest first. It runs on a connection of its own, in steps of a few
+milliseconds between which the writer has its turn; every step finds its rows by the primary key.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from wirelag.collector.data_time import DataTime
 from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Pruned, Retention
+from wirelag.network.segments import parse_segment
 
 STEP: Final = 1000  # rows of a step
 STEP_MESSAGES: Final = 64
@@ -50,6 +51,49 @@ class _Pair(NamedTuple):
     length_ns: int
     first_ns: int
     last_ns: int
+
+    @property
+    def rows(self) -> int:
+        """How many there are, if none is missing: they are not counted one by one."""
+        return (self.last_ns - self.first_ns) // max(1, self.length_ns) + 1
+
+
+def fair_shares(sizes: Mapping[str, float], room: float) -> dict[str, float]:
+    """What each may keep, so that all fit: no more than the others, and whoever has less keeps all."""
+    shares: dict[str, float] = {}
+    for i, name in enumerate(sorted(sizes, key=sizes.__getitem__)):
+        shares[name] = min(sizes[name], room / (len(sizes) - i))
+        room -= shares[name]
+    return shares
+
+
+def _points(segment: str) -> set[str]:
+    try:
+        found = parse_segment(segment)
+    except ValueError:  # a damaged name
+        return {segment}
+    return {found.at, found.after}
+
+
+def _due(segments: Mapping[str, int]) -> dict[str, float]:
+    """How many results each segment loses, a hundredth of all together, for so many of each.
+
+    A segment counts for the one of its points that has more in all. Points share alike, and the segments of a point.
+    """
+    points = {name: _points(name) for name in segments}
+    held: Counter[str] = Counter()
+    for name, ends in points.items():
+        held.update(dict.fromkeys(ends, segments[name]))
+    owned: dict[str, dict[str, int]] = {}
+    for name, ends in points.items():
+        owned.setdefault(max(sorted(ends), key=held.__getitem__), {})[name] = segments[name]
+    sizes = {owner: sum(mine.values()) for owner, mine in owned.items()}
+    kept = {
+        name: share
+        for owner, room in fair_shares(sizes, 0.99 * sum(sizes.values())).items()
+        for name, share in fair_shares(owned[owner], room).items()
+    }
+    return {name: segments[name] - share for name, share in kept.items() if segments[name] > share}
 
 
 @dataclass(slots=True)
@@ -153,15 +197,31 @@ class Pruner:
         return max(waiting - self.keep.waiting_bytes, used_bytes(self.base) - self.keep.most_bytes)
 
     def _by_size(self) -> int:
+        """Delete a hundredth of all results, again and again, until the rest fits."""
         deleted = 0
-        for lower, upper in _KINDS:
-            while self._too_large and not self.ended:
-                pairs = [one for one in self._pairs() if lower <= one.length_ns < upper]
-                if not pairs:
-                    break
-                oldest_ns, newest_ns = min(one.first_ns for one in pairs), max(one.last_ns for one in pairs)
-                deleted += self._delete(pairs, oldest_ns + (newest_ns - oldest_ns) // 20 + 1)
+        while self._too_large and not self.ended:
+            names = dict(self.base.execute("select id, segment from series").fetchall())
+            segments: dict[str, list[_Pair]] = {}
+            for one in self._pairs():
+                segments.setdefault(names[one.series], []).append(one)
+            due = _due({name: sum(one.rows for one in pairs) for name, pairs in segments.items()})
+            gone = sum(self._oldest(segments[name], rows) for name, rows in due.items())
+            if not gone:
+                break
+            deleted += gone
         return deleted
+
+    def _oldest(self, pairs: list[_Pair], rows: float) -> int:
+        """Delete about so many results of a segment: single intervals first, the oldest of each kind."""
+        done = 0
+        for lower, upper in _KINDS:
+            some = [one for one in pairs if lower <= one.length_ns < upper]
+            if some and rows > 0:
+                here = sum(one.rows for one in some)
+                oldest_ns, newest_ns = min(one.first_ns for one in some), max(one.last_ns for one in some)
+                done += self._delete(some, oldest_ns + int((newest_ns - oldest_ns) * min(1.0, rows / here)) + 1)
+                rows -= here
+        return done
 
     # ---- steps ----
 
