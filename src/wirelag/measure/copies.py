@@ -71,7 +71,7 @@ def refuse_copies(packets: Packets, force: bool = False) -> list[str]:
         return []
     if not force:
         raise WirelagError(f"{found}, which would count twice: {found.way_out}, or use --force")
-    return [f"{found}, which count twice in all figures (--force)"]
+    return [f"{found}, which may count twice (--force)"]
 
 
 def find_copies(files: Sequence[CaptureFile]) -> Copies | None:

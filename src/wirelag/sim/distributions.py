@@ -41,7 +41,7 @@ def parse_distribution(text: str) -> Distribution:
     name, colon, rest = text.strip().partition(":")
     if not colon:
         name, rest = "constant", name
-    if name not in FORMS:
+    if name not in FORMS or (not colon and "," in text):
         raise ValueError(f"{text!r} is not a distribution: write one of {'; '.join(FORMS.values())}")
     parts = rest.split(",")
     durations = DURATIONS[name]
