@@ -68,6 +68,7 @@ def taken(folder: Path) -> dict[str, bytes]:
     return {path.name: (path.read_bytes(), path.unlink())[0] for path in sorted(folder.glob("OUT*"))}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("words", WORKS)
 def test_works_as_with_polars(folder: Path, words: str) -> None:
     without = ran(folder, words, "-c", RUN)

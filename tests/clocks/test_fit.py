@@ -131,6 +131,7 @@ def test_offset_and_skew(offset: float, ppm: float, jitter: tuple[float, float])
     assert any("same both ways" in note for note in clock.notes)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("seed", "offset", "ppm", "loss"),
     [

@@ -124,6 +124,7 @@ CALLED = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_kernel_compiles_for_ebpf(kernel: str, tmp_path: Path, tool: Callable[[str], str]) -> None:
     """No float, no 128-bit integer, no call that eBPF lacks; programs are verified in their own tests."""

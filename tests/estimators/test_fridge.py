@@ -140,6 +140,7 @@ def real_batches(shared_data: Path) -> list[list[PacketBatch]]:
     return captures
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("matchers", EVERYTHING)
 @pytest.mark.parametrize("chosen", REAL, ids=("one", "three", "expiry"))
 def test_kernel_and_twin_agree_on_real_captures(

@@ -95,6 +95,7 @@ def hold_equal(
 # Connections
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", CONNECTIONS)
 def test_connections(name: str) -> None:
     rows = connection(name)
