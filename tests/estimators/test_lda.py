@@ -75,6 +75,16 @@ def test_without_loss_the_mean_is_that_of_all_packets(estimator: Lda) -> None:
     assert report.details["lost"] == 0
 
 
+def test_one_late_packet_contradicts_nothing() -> None:
+    """Without loss sums are exact, also where the sample of single packets misses the only slow one."""
+    for late in range(20):
+        delays_ns = 1_000 + np.random.default_rng(late).integers(0, 100, 200)
+        delays_ns[late] = SECOND_NS // 2
+        (report,) = wirelag.run(Lda(64, (0,), tail=64), losing(delays_ns, 0).sources())
+        assert report.mean == int(delays_ns.sum()) / 200 / 1e9
+        assert "contradicted" not in report.details
+
+
 @pytest.mark.parametrize("start_ns", [1_700_000_000 * SECOND_NS, 2**63 - SECOND_NS, -(2**63), -5_000_000])
 def test_sums_wrap_around_and_the_mean_is_the_same(start_ns: int) -> None:
     """Times up to the largest ns: a row's sum wraps many times, its difference does not."""

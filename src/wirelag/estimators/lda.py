@@ -117,7 +117,7 @@ class Lda:
         rows = Rows.difference(up.buckets[1::2], down.buckets[1::2], counts, usable, len(self.shifts), tail.median_ns)
         unlike = _unlike(rows, tail) if not usable.all() else np.zeros_like(rows.usable)
         rows = replace(rows, usable=rows.usable & ~unlike)
-        return Crossing(
+        crossing = Crossing(
             up.packets,
             down.packets,
             Moments.of(rows.used, rows.sum_ns, rows.variance_ns2(self.deviation), common(up.tail, down.tail, alone)),
@@ -128,7 +128,9 @@ class Lda:
             net_loss=True,
             wire_bytes=packed_size(down.to_fields()),
             details={"usable_rows": int(rows.usable.sum()), "unlike_rows": int(unlike.sum())},
-        ).checked()
+        )
+        # Rows that all count alike hold the same packets: if a sample differs, it has missed what is rare.
+        return crossing if usable.all() else crossing.checked()
 
     def added(self, first: LdaSynopsis, second: LdaSynopsis) -> LdaSynopsis:
         """Merge two neighbouring intervals of one point."""
