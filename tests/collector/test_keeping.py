@@ -200,7 +200,7 @@ def test_time_passes_at_most_a_day_at_a_time(steps: list[tuple[int, int]]) -> No
 
 
 def test_the_writer_has_its_turn_while_old_results_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wirelag.collector.pruning.STEP", 100)
+    monkeypatch.setattr("wirelag.collector.pruning.STEP", 20)
     store = SqliteStore(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS))
     store.begin()
     put(store, SECOND_NS, 2_000, SECOND_NS, START_NS - 2 * HOUR_NS)
