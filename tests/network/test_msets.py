@@ -334,8 +334,9 @@ def test_a_collector_follows_a_file(six: Topology, tmp_path: Path) -> None:
         has_ns["C"] = told.interval.start_ns
         write_network(network, six.without(("C", "F")))
         # C's m-set from before the others had announced themselves may still come first.
-        turned = _asked(running.url, "C", lambda message: _ending(message) == {"C>F", "F>C"})
-        assert len(turned.records) == 6
+        # On a busy host an agent may seem silent for a while: then other segments end, too.
+        turned = _asked(running.url, "C", lambda message: _ending(message) >= {"C>F", "F>C"})
+        assert len(turned.records) - len(_ending(turned)) == 4
         said = running.json("/api/v1/topology", limit=1)
         assert (said["follows"], said["problem"], said["routers"]) == (True, None, list(six.routers))
         assert said["changes"][0]["links_down"] == ["C>F", "F>C"]
