@@ -59,7 +59,12 @@ class Shard : public wl_match {
     {
         if (connection_sets == most_sets)
             return 0;
-        auto more = zeroed_lines<wl_connection_set>(2 * connection_sets);
+        std::unique_ptr<wl_connection_set[], Free> more;
+        try {
+            more = zeroed_lines<wl_connection_set>(2 * connection_sets);
+        } catch (const std::bad_alloc &) { /* the table stays as it is, and counts what it drops */
+            return 0;
+        }
         for (size_t i = 0; i < connection_sets; i++)
             for (size_t place = 0; place < WL_SET && sets[i].connection[place].used; place++) {
                 wl_connection_set &to = more[sets[i].key[place] & (2 * connection_sets - 1)];

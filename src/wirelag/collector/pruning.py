@@ -76,7 +76,7 @@ def _points(segment: str) -> set[str]:
 
 
 def _due(segments: Mapping[str, int]) -> dict[str, float]:
-    """How many results each segment loses, a hundredth of all together, for so many of each.
+    """How many results each segment loses, given how many it has; together they lose a hundredth.
 
     A segment counts for the one of its points that has more in all. Points share alike, and the segments of a point.
     """
@@ -212,7 +212,7 @@ class Pruner:
         return deleted
 
     def _oldest(self, pairs: list[_Pair], rows: float) -> int:
-        """Delete about so many results of a segment: single intervals first, the oldest of each kind."""
+        """Delete about `rows` results of a segment: single intervals first, and the oldest of each kind."""
         done = 0
         for lower, upper in _KINDS:
             some = [one for one in pairs if lower <= one.length_ns < upper]
