@@ -11,6 +11,7 @@
 struct wl_connection_row {
     u64 flow_key, tag, stretch;
     u64 sums[4]; /* delays and weight to the server, then to the client; a row without weight is free */
+    u64 unused;  /* a row is a line of the cache */
 };
 
 struct wl_connections {

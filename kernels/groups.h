@@ -38,7 +38,7 @@ struct wl_groups {
     struct wl_group_cell *units; /* the first is not used: 0 is none */
     u32 unit_count, units_begun, free_cells;
     u32 *group_buckets, *cell_buckets, *heap;
-    u32 group_mask, cell_mask, live, key_words;
+    u32 group_mask, cell_mask, live, key_words, words; /* words: of a key and what else belongs to the name */
     u64 born, floor, left;        /* floor: the largest count that ever left; left: groups that left, again and again */
     u32 ordered;                  /* whether the heap is one */
     struct wl_group_other *other; /* one for each leg */
@@ -60,9 +60,9 @@ WL_INLINE u64 wl_group_tag(const u64 *key, u32 words)
 }
 
 /* Bins of a group lie in neighbouring buckets, and so in few lines of memory. */
-WL_INLINE u32 *wl_group_cell_bucket(const struct wl_groups *all, const struct wl_group *group, u32 place)
+WL_INLINE u32 *wl_group_cell_bucket(const struct wl_groups *all, u64 tag, u32 place)
 {
-    return &all->cell_buckets[((u32)(group->tag >> 32) + place) & all->cell_mask];
+    return &all->cell_buckets[((u32)(tag >> 32) + place) & all->cell_mask];
 }
 
 /* ---- the heap: the group that leaves next is on top ---- */
@@ -179,7 +179,7 @@ static inline u32 wl_group_leave(struct wl_groups *all, u32 stays)
 
         all->other[leg].weights[bin] += mine->weight;
         all->other[leg].squares[bin] += mine->squares;
-        for (link = wl_group_cell_bucket(all, group, mine->place); *link != cell; link = &all->units[*link].next)
+        for (link = wl_group_cell_bucket(all, group->tag, mine->place); *link != cell; link = &all->units[*link].next)
             ;
         *link = mine->next;
         after = mine->sibling;
@@ -200,10 +200,9 @@ static inline u32 wl_group_leave(struct wl_groups *all, u32 stays)
 
 /* ---- finding ---- */
 
-/* The group of a key, kept from now on if it was not; as many samples as the floor may have come before. */
-static inline u32 wl_group_of(struct wl_groups *all, const u64 *key)
+/* The group of a key and its tag, kept from now on if it was not; as many samples as the floor may have come before. */
+static inline u32 wl_group_of(struct wl_groups *all, const u64 *key, u64 tag)
 {
-    u64 tag = wl_group_tag(key, all->key_words);
     u32 *bucket = &all->group_buckets[tag & all->group_mask], at;
     struct wl_group *group;
 
@@ -224,7 +223,7 @@ static inline u32 wl_group_of(struct wl_groups *all, const u64 *key)
     }
     group = wl_group_at(all, at);
     *group = (struct wl_group){0};
-    for (u32 i = 0; i < WL_GROUP_WORDS; i++)
+    for (u32 i = 0; i < all->words; i++)
         group->key[i] = key[i];
     group->tag = tag;
     group->count = group->before = all->floor;
@@ -241,7 +240,7 @@ static inline u32 wl_group_of(struct wl_groups *all, const u64 *key)
 static inline struct wl_group_cell *wl_group_cell_of(struct wl_groups *all, u32 at, u32 place)
 {
     struct wl_group *group = wl_group_at(all, at);
-    u32 *bucket = wl_group_cell_bucket(all, group, place), cell;
+    u32 *bucket = wl_group_cell_bucket(all, group->tag, place), cell;
 
     for (cell = *bucket; cell; cell = all->units[cell].next)
         if (all->units[cell].owner == at && all->units[cell].place == place)
@@ -266,10 +265,10 @@ static inline struct wl_group_cell *wl_group_cell_of(struct wl_groups *all, u32 
     return &all->units[cell];
 }
 
-/* Add one delay to its group, and return the tag of that. */
-static inline u64 wl_group_add(struct wl_groups *all, const u64 *key, u32 leg, u64 delay_ns, u64 weight)
+/* Add one delay to the group of a key and its tag. */
+static inline void wl_group_add(struct wl_groups *all, const u64 *key, u64 tag, u32 leg, u64 delay_ns, u64 weight)
 {
-    u32 at = wl_group_of(all, key);
+    u32 at = wl_group_of(all, key, tag);
     struct wl_group *group = wl_group_at(all, at);
     struct wl_group_cell *cell;
 
@@ -278,7 +277,6 @@ static inline u64 wl_group_add(struct wl_groups *all, const u64 *key, u32 leg, u
         wl_group_sink(all, group->place);
     cell = wl_group_cell_of(all, at, leg * WL_BINS + wl_bin(delay_ns));
     wl_distribute_into(&cell->weight, &cell->squares, &group->sums[leg], delay_ns, weight);
-    return group->tag;
 }
 
 /* ---- merging (Agarwal et al. 2012) ---- */
@@ -297,7 +295,7 @@ static inline void wl_groups_raise(struct wl_groups *all, u64 floor)
 static inline void wl_group_merge(struct wl_groups *all, const struct wl_groups *from, u32 which)
 {
     const struct wl_group *more = wl_group_at(from, which);
-    u32 at = wl_group_of(all, more->key);
+    u32 at = wl_group_of(all, more->key, more->tag);
     struct wl_group *group = wl_group_at(all, at);
 
     group->count = group->count + more->count - from->floor;

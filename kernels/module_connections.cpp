@@ -1,5 +1,7 @@
 /* Samples into sums by connection: checks arrays, releases the GIL, loops over connections.h and makes room. */
 #include <algorithm>
+#include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
@@ -15,16 +17,17 @@ using namespace nb::literals;
 
 namespace {
 
-constexpr size_t row_words = sizeof(wl_connection_row) / sizeof(u64), fewest_rows = 1 << 10;
-constexpr u64 few_of = 8;   /* as many of them as may be held are more than few */
-constexpr size_t ahead = 8; /* samples whose rows are prefetched */
+constexpr size_t row_words = 7, fewest_rows = 1 << 10, growth = 4;
+constexpr u64 few_of = 8;    /* as many of them as may be held are more than few */
+constexpr size_t ahead = 16; /* samples whose rows are prefetched */
+
+static_assert(sizeof(wl_connection_row) == 64); /* a line of the cache */
 
 class ConnectionSums {
   public:
-    explicit ConnectionSums(u64 most) : most(most), memory(fewest_rows)
+    explicit ConnectionSums(u64 most) : most(most)
     {
-        all.rows = memory.data();
-        all.mask = memory.size() - 1;
+        clear(fewest_rows);
         all.bits = WL_SHORTEST_STRETCH;
         all.first = ~0ull;
     }
@@ -41,23 +44,25 @@ class ConnectionSums {
         for (size_t i = 0; i < count; i++)
             if (rows.data()[i] >= packets)
                 throw std::invalid_argument("a delay is of a packet that is not there");
+        const u64 *key = flow_key.data(), *tag = tags.data();
+        const s64 *time = time_ns.data(), *delay = delays_ns.data(), *weights = of_each.data();
+        const u32 *row = rows.data();
+        const u8 *leg = legs.data();
+
         nb::gil_scoped_release release;
         for (size_t i = 0; i < count; i++) {
-            u32 row = rows.data()[i], leg = legs.data()[i] & 1;
-            u64 weight = given ? static_cast<u64>(of_each.data()[i]) : 1;
-            u64 delay_ns = delays_ns.data()[i] < 0 ? 0 : static_cast<u64>(delays_ns.data()[i]);
-            wl_connection_row one = {flow_key.data()[row], grouped ? tags.data()[i] : 0, stretch_of(time_ns.data()[row]), {}};
+            u64 weight = given ? static_cast<u64>(weights[i]) : 1;
+            wl_connection_row one = {key[row[i]], grouped ? tag[i] : 0, stretch_of(time[row[i]]), {}};
 
-            if (i + ahead < count) {
-                u32 later = rows.data()[i + ahead];
+            if (i + ahead < count && wl_connection_wanted(&all, key[row[i + ahead]]))
                 __builtin_prefetch(&all.rows[wl_connection_place(
-                    &all, flow_key.data()[later], grouped ? tags.data()[i + ahead] : 0, stretch_of(time_ns.data()[later]))]);
-            }
+                                       &all, key[row[i + ahead]], grouped ? tag[i + ahead] : 0, stretch_of(time[row[i + ahead]]))],
+                    1);
             if (!weight)
                 continue;
             reach(one.stretch, one.stretch);
-            one.sums[2 * leg] = delay_ns * weight;
-            one.sums[2 * leg + 1] = weight;
+            one.sums[2 * (leg[i] & 1)] = (delay[i] < 0 ? 0 : static_cast<u64>(delay[i])) * weight;
+            one.sums[2 * (leg[i] & 1) + 1] = weight;
             put(one);
         }
     }
@@ -70,34 +75,30 @@ class ConnectionSums {
         if (other.all.first > other.all.last)
             return;
         if (other.all.bits > all.bits)
-            rebuild(other.all.bits - all.bits, all.level, memory.size());
+            rebuild(other.all.bits - all.bits, all.level, slots());
         reach(other.all.first >> (all.bits - other.all.bits), other.all.last >> (all.bits - other.all.bits));
         if (other.all.level > all.level)
-            rebuild(0, other.all.level, memory.size());
-        for (wl_connection_row one : other.memory)
+            rebuild(0, other.all.level, slots());
+        for (size_t i = 0; i < other.slots(); i++) {
+            wl_connection_row one = other.all.rows[i];
+
             if (!wl_connection_free(&one)) {
                 one.stretch >>= all.bits - other.all.bits;
                 put(one);
             }
+        }
     }
 
     /* Count groups but these, in ascending order, to another. */
     void keep(const Column<u64> &tags, u64 other_tag)
     {
-        std::vector<wl_connection_row> before(memory.size());
-
         if (!std::is_sorted(tags.data(), tags.data() + tags.shape(0)))
             throw std::invalid_argument("tags must be in ascending order");
         nb::gil_scoped_release release;
-        before.swap(memory);
-        all.rows = memory.data();
-        all.held = 0;
-        for (wl_connection_row one : before)
-            if (!wl_connection_free(&one)) {
-                if (!std::binary_search(tags.data(), tags.data() + tags.shape(0), one.tag))
-                    one.tag = other_tag;
-                wl_connection_add(&all, &one);
-            }
+        move_rows(slots(), [&](wl_connection_row &one) {
+            if (!std::binary_search(tags.data(), tags.data() + tags.shape(0), one.tag))
+                one.tag = other_tag;
+        });
     }
 
     void rows(Room<u64> out) const
@@ -106,12 +107,10 @@ class ConnectionSums {
 
         if (out.shape(0) != all.held * row_words)
             throw std::invalid_argument("there must be room for each row");
-        for (const wl_connection_row &one : memory)
-            if (!wl_connection_free(&one)) {
-                *at++ = one.flow_key;
-                *at++ = one.tag;
-                *at++ = one.stretch;
-                at = std::copy(one.sums, one.sums + 4, at);
+        for (size_t i = 0; i < slots(); i++)
+            if (!wl_connection_free(&all.rows[i])) {
+                std::memcpy(at, &all.rows[i], row_words * sizeof(u64));
+                at += row_words;
             }
     }
 
@@ -146,36 +145,69 @@ class ConnectionSums {
             return;
         wl_connection_add(&all, &one);
         while (wl_stretches_too_short(&all, most / few_of))
-            rebuild(1, all.level, memory.size());
+            rebuild(1, all.level, slots());
         while (all.held > most)
-            rebuild(0, all.level + 1, memory.size());
-        if (2 * all.held > memory.size())
-            rebuild(0, all.level, 2 * memory.size());
+            rebuild(0, all.level + 1, slots());
+        if (2 * all.held > slots())
+            rebuild(0, all.level, std::min(growth * slots(), most_slots()));
     }
 
     void rebuild(u32 doublings, u32 level, size_t size)
     {
-        std::vector<wl_connection_row> before(size);
-
-        before.swap(memory);
-        all.rows = memory.data();
-        all.mask = size - 1;
-        all.held = 0;
         all.bits += doublings;
         all.level = level;
         if (all.first <= all.last) {
             all.first >>= doublings;
             all.last >>= doublings;
         }
-        for (wl_connection_row one : before)
-            if (!wl_connection_free(&one) && wl_connection_wanted(&all, one.flow_key)) {
-                one.stretch >>= doublings;
-                wl_connection_add(&all, &one);
+        move_rows(size, [doublings](wl_connection_row &one) { one.stretch >>= doublings; });
+    }
+
+    /* Put the rows that are wanted, each changed, into a table of this size. Fresh memory costs more than moving rows. */
+    template <typename Change> void move_rows(size_t size, Change change)
+    {
+        std::vector<wl_connection_row> held;
+
+        held.reserve(all.held);
+        for (size_t i = 0; i < slots(); i++)
+            if (!wl_connection_free(&all.rows[i]) && wl_connection_wanted(&all, all.rows[i].flow_key)) {
+                held.push_back(all.rows[i]);
+                change(held.back());
             }
+        clear(size);
+        for (const wl_connection_row &one : held)
+            wl_connection_add(&all, &one);
+    }
+
+    void clear(size_t size)
+    {
+        if (memory && size == slots()) {
+            std::memset(static_cast<void *>(memory.get()), 0, size * sizeof(wl_connection_row));
+        } else {
+            memory.reset();
+            memory = zeroed_lines<wl_connection_row>(size);
+        }
+        all.rows = memory.get();
+        all.mask = size - 1;
+        all.held = 0;
+    }
+
+    size_t most_slots() const
+    {
+        size_t size = fewest_rows;
+
+        while (size < 2 * most)
+            size *= 2;
+        return size;
+    }
+
+    size_t slots() const
+    {
+        return all.mask + 1;
     }
 
     u64 most;
-    std::vector<wl_connection_row> memory;
+    std::unique_ptr<wl_connection_row[], Free> memory;
     wl_connections all = {};
 };
 

@@ -19,6 +19,7 @@ namespace {
 static_assert(sizeof(wl_group_cell) == 32 && sizeof(wl_group) == WL_GROUP_UNITS * sizeof(wl_group_cell));
 
 constexpr size_t record_words = sizeof(wl_group) / sizeof(u64), other_words = sizeof(wl_group_other) / sizeof(u64);
+constexpr size_t ahead = 8; /* delays from one step of prefetching to the next: buckets, then what is first in them */
 constexpr size_t registers = 1 << WL_GROUP_REGISTER_BITS, least = 1 << 20, most = 1ull << 36;
 
 size_t power_of_two(size_t most_buckets)
@@ -32,9 +33,9 @@ size_t power_of_two(size_t most_buckets)
 
 class Groups {
   public:
-    Groups(size_t bytes, u32 key_words)
+    Groups(size_t bytes, u32 key_words, u32 words)
     {
-        if (bytes < least || bytes > most || key_words < 1 || key_words > WL_GROUP_WORDS)
+        if (bytes < least || bytes > most || key_words < 1 || key_words > words || words > WL_GROUP_WORDS)
             throw std::invalid_argument("groups need at least 1 MiB, at most 64 GiB, and a key");
         size_t group_buckets = power_of_two(bytes / 512), cell_buckets = power_of_two(bytes / 64), places = bytes / 256;
         size_t units = (bytes - sizeof(u32) * (group_buckets + cell_buckets + places)) / sizeof(wl_group_cell);
@@ -52,6 +53,7 @@ class Groups {
         all.cell_mask = static_cast<u32>(cell_buckets - 1);
         all.heap = all.cell_buckets + cell_buckets;
         all.key_words = key_words;
+        all.words = words;
         all.other = other_memory.get();
         all.registers = register_memory.get();
     }
@@ -61,22 +63,40 @@ class Groups {
     {
         size_t count = delays_ns.shape(0), given = of_each.shape(0);
 
-        if (keys.shape(0) != count * WL_GROUP_WORDS || legs.shape(0) != count || tags.shape(0) != count)
+        if (keys.shape(0) != count * all.words || legs.shape(0) != count || tags.shape(0) != count)
             throw std::invalid_argument("there must be a key, a leg and a tag for each delay");
         if (given != count && given != 0)
             throw std::invalid_argument("there must be a weight for each delay, or none");
-        nb::gil_scoped_release release;
-        for (size_t i = 0; i < count; i++) {
-            u64 delay = delays_ns.data()[i] < 0 ? 0 : static_cast<u64>(delays_ns.data()[i]);
+        const u64 *key = keys.data();
+        const s64 *delay = delays_ns.data(), *weight = of_each.data();
+        const u8 *leg = legs.data();
+        u64 *tag = tags.data();
+        auto delay_of = [delay](size_t i) { return delay[i] < 0 ? 0 : static_cast<u64>(delay[i]); };
+        auto cell_of = [&](size_t i) { return wl_group_cell_bucket(&all, tag[i], (leg[i] & 1) * WL_BINS + wl_bin(delay_of(i))); };
 
-            tags.data()[i] = wl_group_add(
-                &all, keys.data() + i * WL_GROUP_WORDS, legs.data()[i] & 1, delay, given ? static_cast<u64>(of_each.data()[i]) : 1);
+        nb::gil_scoped_release release;
+        for (size_t i = 0; i < count; i++)
+            tag[i] = wl_group_tag(key + i * all.words, all.key_words);
+        for (size_t i = 0; i < count; i++) {
+            if (i + 2 * ahead < count) {
+                __builtin_prefetch(&all.group_buckets[tag[i + 2 * ahead] & all.group_mask]);
+                __builtin_prefetch(cell_of(i + 2 * ahead));
+            }
+            if (i + ahead < count) {
+                const wl_group *group = wl_group_at(&all, all.group_buckets[tag[i + ahead] & all.group_mask]);
+
+                __builtin_prefetch(group->key);
+                __builtin_prefetch(&group->count, 1);
+                __builtin_prefetch(&group->sums[leg[i + ahead] & 1], 1);
+                __builtin_prefetch(&all.units[*cell_of(i + ahead)], 1);
+            }
+            wl_group_add(&all, key + i * all.words, tag[i], leg[i] & 1, delay_of(i), given ? static_cast<u64>(weight[i]) : 1);
         }
     }
 
     void merge(const Groups &from)
     {
-        if (&from == this || from.all.key_words != all.key_words)
+        if (&from == this || from.all.key_words != all.key_words || from.all.words != all.words)
             throw std::invalid_argument("only other groups of the same kind can be merged");
         std::unique_ptr<u32[]> order(new u32[from.all.live]);
 
@@ -203,7 +223,7 @@ void add_groups(nb::module_ &m)
     m.attr("GROUP_LEAST_BYTES") = least;
     m.attr("GROUP_MOST_BYTES") = most;
     nb::class_<Groups>(m, "Groups", "Delays by group in a fixed memory.")
-        .def(nb::init<size_t, u32>(), "bytes"_a, "key_words"_a)
+        .def(nb::init<size_t, u32, u32>(), "bytes"_a, "key_words"_a, "words"_a)
         .def("add", &Groups::add, "keys"_a, "legs"_a, "delays_ns"_a, "of_each"_a, "tags"_a,
             "Add delays, with their weights (default: 1), to the groups of their keys, and fill in the tags of these.")
         .def("merge", &Groups::merge, "other"_a, "Add the groups of another.")

@@ -175,13 +175,13 @@ def test_distinct_groups_are_estimated_within_two_percent(number: int) -> None:
 
 
 def test_wrong_shapes_are_refused() -> None:
-    groups = _kernels.Groups(LEAST_MEMORY, 1)
+    groups = _kernels.Groups(LEAST_MEMORY, 1, 6)
     none, tags = np.empty(0, np.int64), np.empty(1, np.uint64)
     with pytest.raises(ValueError, match="a key, a leg and a tag"):
         groups.add(np.zeros(5, np.uint64), np.zeros(1, np.uint8), np.zeros(1, np.int64), none, tags)
     with pytest.raises(ValueError, match="no group is there"):
         groups.records(np.array([1], np.uint32), np.empty(_kernels.GROUP_RECORD_WORDS, np.uint64))
     with pytest.raises(ValueError, match="at least 1 MiB"):
-        _kernels.Groups(1000, 1)
+        _kernels.Groups(1000, 1, 6)
     with pytest.raises(ValueError, match="same kind"):
-        groups.merge(_kernels.Groups(LEAST_MEMORY, 2))
+        groups.merge(_kernels.Groups(LEAST_MEMORY, 2, 6))

@@ -19,7 +19,7 @@ from wirelag.packets.batch import Kind, PacketBatch, to_address
 By = Literal["flow", "client", "server", "subnet", "port", "prefix", "dscp"]
 OTHER: Final = 1  # tag of groups that did not fit; 0 means no group
 OTHER_KEY: Final = "other"
-WORDS: Final = 6  # of a group's key and name
+_FLOW_WORDS: Final = 6  # of a flow's key, client, server and ports
 _PING: Final = 1 << 63  # in place of ports: the rest is an identifier
 
 Ints = npt.NDArray[Any]
@@ -74,6 +74,11 @@ class Grouping:
         """How many words of a row of `words` tell groups apart; the others only belong to the name."""
         return {"client": 2, "server": 2, "subnet": 2, "prefix": 4}.get(self.by, 1)
 
+    @property
+    def name_words(self) -> int:
+        """How many words a row of `words` has: for most groups, the key is the name."""
+        return _FLOW_WORDS if self.by == "flow" else self.key_words
+
     def _unique(self, words: Ints) -> tuple[Ints, Ints, Ints]:
         """Distinct keys, the first row of each, and the key of each row."""
         keys = words[:, : self.key_words]
@@ -81,9 +86,15 @@ class Grouping:
         return distinct, first, inverse.reshape(-1)
 
     def words(self, packets: PacketBatch, rows: Ints, legs: Ints) -> Ints:
-        """What `name` needs, one row of `WORDS` per sample: first the key, which tells groups apart."""
-        found = np.zeros((len(rows), WORDS), np.uint64)
+        """What `name` needs, one row of `name_words` per sample: first the key, which tells groups apart."""
         from_server = legs == 0  # a response comes from the side that the delay is to
+        if self.by == "server":
+            return self._side(packets.src, packets.dst, rows, from_server)
+        if self.by == "client":
+            return self._side(packets.dst, packets.src, rows, from_server)
+        if self.by == "subnet":
+            return self._subnets(packets.src[rows])
+        found = np.empty((len(rows), self.name_words), np.uint64)
         if self.by == "flow":
             found[:, 0] = packets.flow_key[rows]
             found[:, 1:3] = self._side(packets.dst, packets.src, rows, from_server)
@@ -99,14 +110,8 @@ class Grouping:
             found[:, 0] = packets.dscp[rows]
         elif self.by == "prefix":
             found[:, :2], found[:, 2:4] = self._subnets(packets.src[rows]), self._subnets(packets.dst[rows])
-        elif self.by == "port":
-            found[:, 0] = np.where(from_server, packets.src_port[rows], packets.dst_port[rows])
-        elif self.by == "server":
-            found[:, :2] = self._side(packets.src, packets.dst, rows, from_server)
-        elif self.by == "client":
-            found[:, :2] = self._side(packets.dst, packets.src, rows, from_server)
         else:
-            found[:, :2] = self._subnets(packets.src[rows])
+            found[:, 0] = np.where(from_server, packets.src_port[rows], packets.dst_port[rows])
         return found
 
     @staticmethod

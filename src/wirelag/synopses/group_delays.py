@@ -65,7 +65,7 @@ class GroupDelays(Grouping):
     _kernel: _kernels.Groups = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._kernel = _kernels.Groups(self.memory, self.key_words)
+        self._kernel = _kernels.Groups(self.memory, self.key_words, self.name_words)
 
     def anew(self) -> GroupDelays:
         """The same grouping without delays."""
