@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import numpy as np
 
 from wirelag import _kernels
+from wirelag.estimators.later import Later
 from wirelag.estimators.matchers import MATCHERS, matcher_bits
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import PacketBatch
@@ -39,6 +40,7 @@ class Match:
     first_copy: bool = False
     memory: int = 128 << 20
     cores: int = field(default=1, compare=False, repr=False)  # threads of a meter; no result depends on them
+    later: bool = field(default=False, compare=False, repr=False)  # whether one of several adds up samples meanwhile
     sinks: tuple[Sink, ...] = field(default=(), compare=False, repr=False)
 
     points: ClassVar[tuple[str, ...]] = ("tap",)
@@ -65,8 +67,9 @@ class MatchMeter:
             max(8, estimator.memory // 2 // _kernels.CONNECTION_BYTES),
             max(2, estimator.memory // 4 // _kernels.SEGMENT_BYTES),
             max(8, estimator.memory // 4 // _kernels.WAITING_BYTES),
-            estimator.cores,
+            max(1, estimator.cores - estimator.later),
         )
+        self._later = Later(self._add) if estimator.later and estimator.cores > 1 else None
         self._sinks = estimator.sinks
         self._samples = Samples()
         self._counted: Counter[str] = Counter()
@@ -75,14 +78,21 @@ class MatchMeter:
         """Match packets, and add the samples to their groups."""
         found = self.match(packets)
         self._samples.packets += len(packets)
-        if len(found.rows):
-            tags = None if grouping is None else grouping.add(packets, found.rows, found.legs, found.delays_ns)
-            self._samples.add(found.legs, found.delays_ns)
-            self._samples.spread.add(packets.flow_key, packets.time_ns, found.rows, found.legs, found.delays_ns)
-            if self._sinks:
-                found = found._replace(tags=tags)
-            for sink in self._sinks:
-                sink(packets, found)
+        if not len(found.rows):
+            return
+        if self._later is None:
+            self._add(packets, found, grouping)
+        else:
+            self._later.leave(packets, found, grouping)
+
+    def _add(self, packets: PacketBatch, found: SampleBatch, grouping: Grouping | None) -> None:
+        tags = None if grouping is None else grouping.add(packets, found.rows, found.legs, found.delays_ns)
+        self._samples.add(found.legs, found.delays_ns)
+        self._samples.spread.add(packets.flow_key, packets.time_ns, found.rows, found.legs, found.delays_ns)
+        if self._sinks:
+            found = found._replace(tags=tags)
+        for sink in self._sinks:
+            sink(packets, found)
 
     def match(self, packets: PacketBatch) -> SampleBatch:
         """The samples of a batch."""
@@ -94,6 +104,8 @@ class MatchMeter:
 
     def cut(self, interval: Interval) -> Samples:
         """The samples whose response came in this interval; requests without a response stay."""
+        if self._later is not None:
+            self._later.finish()
         kernel = self._kernel
         counted = Counter({name: getattr(kernel, name) for name in ("evicted", "backwards", "too_long", "again")})
         self._samples.count(**{name: n - self._counted[name] for name, n in counted.items()})

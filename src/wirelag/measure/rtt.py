@@ -106,14 +106,13 @@ class RttSettings:
         """The estimator's name."""
         return "fridge" if self.memory is not None or self.slots else "match"
 
-    def estimator(self) -> Match | Fridge:
-        """The estimator."""
+    def estimator(self, later: bool = False) -> Match | Fridge:
+        """The estimator; `later`: a thread of its own may add up samples."""
         if self.method == "match":
             from wirelag.estimators.match import AUTO, Match
 
-            return Match(
-                self.match or AUTO, first_copy=self.retransmitted == "first", memory=self.table_memory, cores=self.cores
-            )
+            first = self.retransmitted == "first"
+            return Match(self.match or AUTO, first, self.table_memory, self.cores, later)
         from wirelag.estimators.fridge import AUTO as MATCHED
         from wirelag.estimators.fridge import Fridge
 
@@ -354,6 +353,7 @@ class _Entries:
 
 def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], progress: Progress) -> RttResult:
     """All samples, those of each interval, and those of each group."""
+    from wirelag.capture.source import Listening
     from wirelag.measure.loop import cut
     from wirelag.synopses.connections import Connections
     from wirelag.synopses.samples import Samples
@@ -371,7 +371,7 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
         into.add(batch, samples)
 
     sinks = [*sinks, keep] if whole is not None else sinks
-    estimator = replace(settings.estimator(), sinks=tuple(sinks))
+    estimator = replace(settings.estimator(later=not isinstance(packets, Listening)), sinks=tuple(sinks))
     total, intervals = Samples(), []
     for when, (part,) in cut(estimator, {"tap": progress(packets)}, settings.interval_ns, grouping):
         total.merge(part)

@@ -1,0 +1,65 @@
+"""Work that a meter leaves to a thread of its own, and goes on with the next packets.
+
+Law: it is done in the order in which it was left, all of it before `finish` returns. After an error nothing more is
+done, and the next call raises it. Memory: `MOST` pieces of work wait. A thread without work ends after a second.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+MOST: Final = 2
+IDLE_S: Final = 1.0
+
+
+class Later:
+    """A function whose calls are made later, by another thread."""
+
+    def __init__(self, work: Callable[..., None]) -> None:
+        self._work = work
+        self._left: deque[tuple[Any, ...]] = deque()
+        self._change = threading.Condition()
+        self._runs = self._at_work = False
+        self._problem: BaseException | None = None
+
+    def leave(self, *what: object) -> None:
+        """Call the function with these arguments, later; wait while too many calls are left."""
+        with self._change:
+            self._change.wait_for(lambda: len(self._left) < MOST)
+            self._raise()
+            self._left.append(what)
+            self._change.notify_all()
+            if not self._runs:
+                threading.Thread(target=self._run, name="wirelag later", daemon=True).start()
+                self._runs = True
+
+    def finish(self) -> None:
+        """Wait until all is done."""
+        with self._change:
+            self._change.wait_for(lambda: not self._left and not self._at_work)
+            self._raise()
+
+    def _raise(self) -> None:
+        if self._problem is not None:
+            raise self._problem
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                if not self._change.wait_for(lambda: self._left, IDLE_S):
+                    self._runs = False
+                    return
+                what, self._at_work = self._left.popleft(), True
+                self._change.notify_all()
+            try:
+                if self._problem is None:
+                    self._work(*what)
+            except BaseException as error:
+                self._problem = error
+            del what  # memory of packets is reused once nothing refers to it
+            with self._change:
+                self._at_work = False
+                self._change.notify_all()
