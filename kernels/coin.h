@@ -17,7 +17,7 @@ enum wl_purpose {
     WL_COIN_RATELESS = 7,
     WL_COIN_FLOW = 8,
     WL_COIN_HOLD = 9,
-    WL_COIN_THINNING = 10, /* 10 to 13 are used from Python only */
+    WL_COIN_THINNING = 10, /* 10, 11 and 13 are used from Python only */
     WL_COIN_REFERENCE = 11,
     WL_COIN_ADDRESS = 12,
     WL_COIN_LISTED = 13,

@@ -5,6 +5,7 @@ NB_MODULE(_kernels, m)
 {
     m.doc() = "The kernels, looped over arrays without the GIL.";
     nanobind::set_leak_warnings(false); /* at the end of a command nothing is freed one by one */
+    add_addresses(m);
     add_reader(m);
     add_live(m);
     add_match(m);

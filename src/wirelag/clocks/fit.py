@@ -160,9 +160,11 @@ def _hull_slope(times: Floats, delays: Floats) -> float:
     # The smallest delay per bin is enough: a hull has few corners.
     span = max(float(times[-1] - times[0]), 1.0)
     bins = ((times - times[0]) * (_BINS / span)).astype(np.int64)
-    order = np.lexsort((delays, bins))
-    first = np.concatenate(([True], np.diff(bins[order]) != 0))
-    time, delay = times[order][first].tolist(), delays[order][first].tolist()
+    starts = np.flatnonzero(np.diff(bins, prepend=-1))
+    least = np.repeat(np.minimum.reduceat(delays, starts), np.diff(starts, append=len(bins)))
+    smallest = np.flatnonzero(delays == least)
+    smallest = smallest[np.diff(bins[smallest], prepend=-1) != 0]
+    time, delay = (values.tolist() for values in _may_be_corners(times[smallest], delays[smallest]))
     corners: list[int] = []
     for i in range(len(time)):
         while len(corners) > 1:
@@ -176,6 +178,18 @@ def _hull_slope(times: Floats, delays: Floats) -> float:
     edge = min(max(int(np.searchsorted([time[i] for i in corners], times.mean())), 1), len(corners) - 1)
     a, b = corners[edge - 1], corners[edge]
     return float((delay[b] - delay[a]) / (time[b] - time[a]))
+
+
+def _may_be_corners(time: Floats, delay: Floats) -> tuple[Floats, Floats]:
+    """The points that may be corners of the hull: one above the line between its neighbours is none."""
+    while len(time) > 2:
+        before, after = (np.diff(delay)[:-1], np.diff(time)[:-1]), (delay[2:] - delay[:-2], time[2:] - time[:-2])
+        below = before[0] * after[1] < after[0] * before[1]
+        kept = np.concatenate(([True], below, [True]))
+        if kept.all():
+            break
+        time, delay = time[kept], delay[kept]
+    return time, delay
 
 
 def _find_skew(ways: list[Way]) -> float:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.distinct import numbered
 from wirelag.packets.filters import Filter
 
 Words = npt.NDArray[np.uint64]
@@ -31,21 +30,9 @@ def pair_keys(source: Words, destination: Words) -> Words:
     return _kernels.coins(source + destination * _SPREAD, 0, _ADDRESSES)
 
 
-class BatchPairs(NamedTuple):
-    """The ordered address pairs of packets, each once."""
-
-    first: npt.NDArray[np.uint32]  # where each comes first
-    source: Words  # keys
-    destination: Words
-    keys: Words
-    place: npt.NDArray[np.uint32]  # of each packet's pair among them
-
-    @classmethod
-    def of(cls, packets: PacketBatch) -> BatchPairs:
-        """Those of a batch: far fewer than its packets."""
-        place, first = numbered(np.concatenate((packets.src, packets.dst), axis=1))
-        source, destination = address_keys(packets.src[first]), address_keys(packets.dst[first])
-        return cls(first, source, destination, pair_keys(source, destination), place)
+def words_of(packets: PacketBatch) -> tuple[Words, Words]:
+    """The words of sources and destinations, one after the other."""
+    return np.ascontiguousarray(packets.src).reshape(-1), np.ascontiguousarray(packets.dst).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
 from wirelag.clocks.fit import LONGEST_DELAY_NS
-from wirelag.packets.addresses import BatchPairs, Direction, pair_keys
+from wirelag.packets.addresses import Direction, address_keys, pair_keys, words_of
 from wirelag.packets.batch import PacketBatch
 from wirelag.twopoint.sketch import AddressPairs, Ints, Sighting, Words
 
@@ -40,7 +42,7 @@ class Sides:
         return np.where(self.addresses[place] == addresses, np.sign(self.votes[place]), 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Course:
     """The course of each address pair at one point, and the time span."""
 
@@ -50,20 +52,23 @@ class Course:
     first_ns: int
     last_ns: int
 
+    @cached_property
+    def _known(self) -> _kernels.PairCourses:
+        return _kernels.PairCourses(self.keys, self.courses)
+
     def of(self, packets: PacketBatch, direction: Direction | None) -> npt.NDArray[np.uint8]:
         """FORWARD, BACKWARD or ELSEWHERE for each packet."""
-        found = BatchPairs.of(packets)
-        place = np.minimum(np.searchsorted(self.keys, found.keys), len(self.keys) - 1)
-        courses = self.courses[place]
-        new = np.flatnonzero(self.keys[place] != found.keys)
+        courses = np.empty(len(packets), np.uint8)
+        self._known.of(*words_of(packets), courses)
+        new = np.flatnonzero(courses == 0)
         if len(new):  # pairs that were not kept
+            source, destination = packets.src[new], packets.dst[new]
             if direction:
-                first = found.first[new]
-                courses[new] = np.where(direction.matches(packets.src[first], packets.dst[first]), FORWARD, ELSEWHERE)
+                courses[new] = np.where(direction.matches(source, destination), FORWARD, ELSEWHERE)
             else:
-                tendency = self.sides.side(found.source[new]) - self.sides.side(found.destination[new])
+                tendency = self.sides.side(address_keys(source)) - self.sides.side(address_keys(destination))
                 courses[new] = _by_side(tendency, ELSEWHERE)
-        return courses[found.place]
+        return courses
 
 
 def signs(courses: npt.NDArray[np.uint8]) -> Floats:

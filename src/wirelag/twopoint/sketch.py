@@ -1,7 +1,7 @@
 """What one point saw, in the form needed to compare it with another point. Memory: at most 40 MB, whatever arrives.
 
 A coordinated sample of packets (docs/reference/crossing.md, "Caches"): both points keep the same packets, so common
-packets are in both samples. And the number of packets per ordered address pair.
+packets are in both samples. And the ordered address pairs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.packets.addresses import BatchPairs, address_keys
+from wirelag.packets.addresses import address_keys, words_of
 from wirelag.packets.batch import Flag, PacketBatch
 
 Words = npt.NDArray[np.uint64]
@@ -27,7 +27,7 @@ _EMPTY: Final = np.empty(0, np.uint64)
 
 
 class AddressPairs:
-    """Ordered address pairs, sorted by key, and the number of packets of each.
+    """Ordered address pairs, sorted by key.
 
     Beyond 2^18 pairs, only keys with one more leading zero bit are kept, repeatedly: each kept pair stands for `scale`.
     """
@@ -35,34 +35,21 @@ class AddressPairs:
     def __init__(self) -> None:
         self.keys: Words = _EMPTY
         self.addresses: Words = np.empty((0, 4), np.uint64)
-        self.counts: Ints = np.empty(0, np.int64)
         self.scale = 1
-        self._pending: list[tuple[Words, Words, Ints]] = []
-        self._pending_rows = 0
+        self._kernel = _kernels.AddressPairs(MOST_PAIRS)
 
-    def add(self, found: BatchPairs, packets: PacketBatch) -> None:
-        """Count the packets of a batch by their pairs."""
-        addresses = np.concatenate([packets.src[found.first], packets.dst[found.first]], axis=1)
-        self._pending.append((found.keys, addresses, np.bincount(found.place, minlength=len(found.keys))))
-        self._pending_rows += len(found.keys)
-        if self._pending_rows > _PENDING:
-            self.settle()
+    def add(self, packets: PacketBatch) -> Words:
+        """Add the pairs of packets, and return the key of each."""
+        keys = np.empty(len(packets), np.uint64)
+        self._kernel.observe(*words_of(packets), keys)
+        return keys
 
     def settle(self) -> None:
-        """Merge pending pairs into the kept ones."""
-        if not self._pending:
-            return
-        parts = [(self.keys, self.addresses, self.counts), *self._pending]
-        self._pending, self._pending_rows = [], 0
-        keys, addresses, counts = (np.concatenate([part[i] for part in parts]) for i in range(3))
-        order = np.argsort(keys, kind="stable")
-        starts = np.flatnonzero(np.concatenate(([True], np.diff(keys[order]) != 0)))
-        self.keys, self.addresses = keys[order[starts]], addresses[order[starts]]
-        self.counts = np.add.reduceat(counts[order], starts)
-        while len(self.keys) > MOST_PAIRS:
-            self.scale *= 2
-            kept = self.keys < np.uint64(2**64 // self.scale)
-            self.keys, self.addresses, self.counts = self.keys[kept], self.addresses[kept], self.counts[kept]
+        """Read the pairs that were added."""
+        keys, addresses = np.empty(len(self._kernel), np.uint64), np.empty((len(self._kernel), 4), np.uint64)
+        self._kernel.rows(keys, addresses.reshape(-1))
+        order = np.argsort(keys)
+        self.keys, self.addresses, self.scale = keys[order], addresses[order], 1 << self._kernel.level
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -108,11 +95,9 @@ class Sighting:
         self.span_ns = min(self.span_ns[0], int(times.min())), max(self.span_ns[1], int(times.max()))
         self.packets += len(packets)
         self.prefix_cut += int(np.count_nonzero(packets.has(Flag.PREFIX_CUT)))
-        found = BatchPairs.of(packets)
-        self.pairs.add(found, packets)
+        keys = self.pairs.add(packets)
         rows = self._kept(packets.packet_id)
-        keys = found.keys[found.place[rows]]
-        kept = packets.packet_id[rows], times[rows], keys, packets.payload_length[rows], packets.number[rows]
+        kept = packets.packet_id[rows], times[rows], keys[rows], packets.payload_length[rows], packets.number[rows]
         self._pending.append(kept)
         self._pending_rows += len(rows)
         if self._pending_rows > _PENDING:

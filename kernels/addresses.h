@@ -1,0 +1,50 @@
+/* Ordered pairs of addresses: their keys, a bounded set of them, and the course of each (twopoint/sketch.py states the law).
+ *
+ * Not for eBPF: the tables grow. The seed decides where a pair is looked for and changes no result: whoever sends the packets
+ * cannot choose pairs that meet. */
+#ifndef WIRELAG_ADDRESSES_H
+#define WIRELAG_ADDRESSES_H
+
+#include "coin.h"
+
+#define WL_SPREAD 0xC2B2AE3D27D4EB4Full
+
+struct wl_address_pair {
+    u64 key, address[4]; /* source, destination; a pair of key 0 is free: none has it */
+};
+
+struct wl_address_pairs {
+    struct wl_address_pair *slots;
+    u64 mask, held, seed;
+    u32 level; /* leading bits of a key that must be zero */
+};
+
+/* One number for an ordered pair of addresses of two words each; the two directions differ. */
+WL_INLINE u64 wl_pair_key(const u64 *source, const u64 *destination, u64 coin)
+{
+    u64 from = wl_coin(source[0] * WL_SPREAD + source[1], coin), to = wl_coin(destination[0] * WL_SPREAD + destination[1], coin);
+
+    return wl_coin(from + to * WL_SPREAD, coin);
+}
+
+WL_INLINE u64 wl_pair_place(const struct wl_address_pairs *all, u64 key)
+{
+    return wl_mix(key ^ all->seed) & all->mask;
+}
+
+WL_INLINE int wl_pair_wanted(const struct wl_address_pairs *all, u64 key)
+{
+    return key && wl_leading_zeros(key) >= all->level;
+}
+
+/* The slot of a key, or the free one where it belongs; one must be free. */
+WL_INLINE struct wl_address_pair *wl_pair_find(const struct wl_address_pairs *all, u64 key)
+{
+    u64 at = wl_pair_place(all, key);
+
+    while (all->slots[at].key && all->slots[at].key != key)
+        at = (at + 1) & all->mask;
+    return &all->slots[at];
+}
+
+#endif
