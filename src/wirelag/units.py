@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
@@ -53,6 +54,7 @@ _STEPS_NS: Final = (
     ("h", 3600 * 10**9, 48 * 3600 * 10**9),
     ("days", 86400 * 10**9, float("inf")),
 )
+_MOST_DECIMALS: Final = 6
 _NUMBER: Final = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([a-zA-Zµ]*)")
 
 
@@ -166,15 +168,36 @@ def many(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
-def format_duration(ns: float) -> str:
+def format_duration(ns: float, width_ns: float = math.inf) -> str:
     """Write a duration in the unit that fits, with three significant digits.
 
-    >>> format_duration(1_234_567)
-    '1.23 ms'
+    With the width of the interval that stands beside it, it has as many digits as that needs.
+
+    >>> format_duration(1_234_567), format_duration(1_234_567, width_ns=500), format_duration(1_230_000, width_ns=500)
+    ('1.23 ms', '1.2346 ms', '1.23 ms')
     """
     size = abs(ns)
     unit, factor = next((unit, factor) for unit, factor, limit in _STEPS_NS if size < 0.9995 * limit)
-    return f"{_three_digits(ns / factor)} {unit}"
+    short, needed = _three_digits(ns / factor), _decimals(width_ns / factor)
+    have = len(short.partition(".")[2])
+    hides = needed > have and round(ns / factor, needed) != round(ns / factor, have)
+    return f"{ns / factor:,.{needed}f} {unit}" if hides else f"{short} {unit}"
+
+
+def format_interval(low_ns: float, high_ns: float) -> str:
+    """Write an interval with as many digits as its width needs; where both ends have the same unit, it is said once.
+
+    >>> format_interval(12_509_400, 12_515_700), format_interval(950_000, 1_050_000), format_interval(0, 1_050_000)
+    ('12.509 to 12.516 ms', '950 us to 1.05 ms', '0 to 1.05 ms')
+    """
+    low, high = (format_duration(end, high_ns - low_ns) for end in (low_ns, high_ns))
+    number, _, unit = low.partition(" ")
+    return f"{number if not low_ns or high.endswith(f' {unit}') else low} to {high}"
+
+
+def _decimals(width: float) -> int:
+    """How many decimals show a width: it is at least five steps of the last one."""
+    return 0 if not 0 < width < 5 else min(_MOST_DECIMALS, math.ceil(-math.log10(width / 5)))
 
 
 def format_time(time_ns: int) -> str:

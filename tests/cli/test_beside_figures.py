@@ -33,6 +33,48 @@ def test_the_slowest_of_both_legs_name_their_leg(shared_data: Path) -> None:
         assert places == (found if leg in ("both", "mixed") else [])
 
 
+def test_the_slowest_are_of_the_leg_that_groups_are_ranked_by(shared_data: Path, tmp_path: Path) -> None:
+    capture = shared_data / "rtt/zeek/ssh.pcap.gz"
+    for by, leg in (("client", "client"), ("server", "server"), ("port", "server")):
+        words = ("rtt", capture, "--by", by)
+        said = json.loads(wirelag(*words, "--format", "json").stdout)
+        assert {one["leg"] for one in said["slowest"]} == {leg}
+        assert said["slowest"][0]["delay"] == pytest.approx(said["legs"][leg]["max"])
+        text = wirelag(*words, "--html", tmp_path / "page.html").stdout
+        assert f"by {by}, largest p50 to the {leg} first" in text
+        assert f"slowest to the {leg} (UTC)" in text
+        section = (tmp_path / "page.html").read_text().split("The slowest</h2>")[1].split("</section>")[0]
+        assert set(re.findall(r"to the (\w+)<", section)) == {leg}
+
+
+def test_a_narrow_interval_has_digits_enough(shared_data: Path, tmp_path: Path) -> None:
+    """12.5 ms, 12.5 ms to 12.5 ms hid the interval."""
+    pair = [shared_data / f"twopoint/mptcpanalyzer-0.3.2/node{i}filtered.pcapng.gz" for i in (0, 1)]
+    words = ("oneway", *pair, "--estimator", "rda", "--html", tmp_path / "page.html")
+    low, high = json.loads(wirelag(*words, "--format", "json").stdout)["ci95"]["mean"]
+    assert high - low < 0.0001
+    text = wirelag(*words).stdout
+    row = next(line for line in text.splitlines() if line.startswith("all "))
+    told = re.search(r"([\d.]+) ms, ([\d.]+) to ([\d.]+) ms", row)
+    assert told is not None
+    assert 0 <= float(told[2]) - low * 1e3 + 0.001 <= 0.002
+    assert float(told[2]) < float(told[1]) < float(told[3])
+    assert f"({told[2]} to {told[3]} ms)" in (tmp_path / "page.html").read_text()
+    narrow = wirelag(*words, environment={"COLUMNS": "80"}).stdout
+    assert told[0] in narrow
+    assert max(map(len, narrow.splitlines())) <= 80
+
+
+def test_columns_are_as_wide_as_their_widest_interval(shared_data: Path) -> None:
+    pair = [shared_data / f"twopoint/mptcpanalyzer-0.3.2/node{i}filtered.pcapng.gz" for i in (0, 1)]
+    lines = wirelag("oneway", *pair, "--by", "flow", "--interval", "1s").stdout.splitlines()
+    axis = re.search(r"[\d.]+ \w+ to [\d.]+ \w+$", lines[0])
+    assert axis is not None
+    rows = [line for line in lines if re.search(r" \d+ \(\d", line)]
+    assert any(re.search(r"ms, \d+\.\d{3,} to ", line) for line in rows)
+    assert all(re.fullmatch(r"[ ▁▂▃▄▅▆▇█]+", line[axis.start() :]) for line in rows)
+
+
 @pytest.mark.parametrize("words", [("rtt", "--by", "server"), ("response", "--by", "flow", "--interval", "1s")])
 def test_packets_are_those_of_the_row_or_not_told(shared_data: Path, words: tuple[str, ...], tmp_path: Path) -> None:
     """A group's packets are not counted; those of the whole are one number in every form."""
@@ -63,6 +105,81 @@ def test_the_figure_that_groups_are_in_order_of_has_a_column(shared_data: Path, 
     assert " ".join(cell) == format_duration(first * 1e9)
     narrow = wirelag(*words, environment={"COLUMNS": "90"}).stdout
     assert name in narrow.split("\n")[0]
+
+
+def test_a_heading_names_no_order_where_there_is_none(shared_data: Path) -> None:
+    capture = shared_data / "wild/idaholab__Malcolm-Test-Artifacts__pcap__protocols__Telnet.pcap.gz"
+    found = re.findall(r"^by server.*", wirelag("response", capture).stdout, re.MULTILINE)
+    assert found == ["by server, largest mean first, those with few samples last", "by server, none has a mean"]
+
+
+def test_a_server_has_the_same_figures_as_a_group_and_alone(shared_data: Path) -> None:
+    folder = shared_data / "wild"
+    for name, server in (("Telnet", "192.168.0.1:23"), ("OPCUA-Binary", None)):
+        capture = folder / f"idaholab__Malcolm-Test-Artifacts__pcap__protocols__{name}.pcap.gz"
+        groups = json.loads(wirelag("response", capture, "--format", "json").stdout)["groups"]
+        group = next(one for one in groups if server in (None, one["key"]) and one["ci95"])
+        alone = json.loads(wirelag("response", capture, "--server", group["key"], "--format", "json").stdout)
+        for one in (alone, *alone["groups"]):
+            assert {field: one[field] for field in group if field not in ("key", "counts", "skipped")} == {
+                field: group[field] for field in group if field not in ("key", "counts", "skipped")
+            }
+
+
+@pytest.mark.parametrize(
+    ("capture", "why"),
+    [
+        ("hidden/wireshark/wireguard-ping-tcp.pcap", "no request was seen together with its response (22 WireGuard"),
+        ("hidden/nfstream/6in4tunnel.pcap", "(127 packets are tunnelled: --tunnels)"),
+        ("hidden/PcapPlusPlus/4KHttpRequests.pcap.gz", "responses do not pass here"),
+    ],
+)
+def test_exchanges_say_why_there_are_none(shared_data: Path, tmp_path: Path, capture: str, why: str) -> None:
+    told = wirelag("response", shared_data / capture, "--exchanges", tmp_path / "rows.csv", code=2).stderr
+    assert why in told
+    assert ("do not pass" in told) == ("do not pass" in why)
+
+
+def test_info_says_what_there_is_inside_tunnels(shared_data: Path) -> None:
+    capture = shared_data / "hidden/nDPI/vxlan.pcap"
+    outside, inside = (
+        {
+            one["command"]: one
+            for one in json.loads(wirelag("info", capture, *more, "--format", "json").stdout)["commands"]
+        }
+        for more in ((), ("--tunnels",))
+    )
+    for command in ("rtt", "response"):
+        assert inside[command]["applies"]
+        assert not outside[command]["applies"]
+        why = f"127 packets are tunnelled; with --tunnels: yes, {inside[command]['why']}"
+        assert outside[command]["why"] == why
+        assert why in wirelag("info", capture).stdout
+
+
+def test_json_says_what_did_not_fit(tmp_path: Path) -> None:
+    """The table had a note; JSON had none, nor did either say that counts of a class are scaled."""
+    write_simulation(simulate(Scenario(packets=20_000, seed=8, points=2)), tmp_path / "a.pcap", tmp_path / "b.pcap")
+    words = ("oneway", tmp_path / "a.pcap", tmp_path / "b.pcap", "--by", "flow", "--group-memory", "1MiB")
+    said = json.loads(wirelag(*words, "--memory", "128KiB", "--format", "json").stdout)
+    text = wirelag(*words, "--memory", "128KiB").stdout.splitlines()
+    assert said["groups"][-1]["key"] == "other"
+    assert said["groups"][-1]["share"] < 1
+    assert any(note.startswith("other: ") for note in said["notes"])
+    assert any(note.startswith("counts of 1 group (other) are scaled") for note in said["notes"])
+    assert set(said["notes"]) <= set(text)
+    assert "scaled" not in wirelag(*words).stdout
+
+
+def test_the_total_of_watch_does_not_depend_on_the_interval(shared_data: Path) -> None:
+    """Which servers are paired is judged each second; other intervals are judged where they end, and it is said."""
+    capture = shared_data / "wild/ntop__nDPI__tests__cfgs__default__pcap__reddit.pcap.gz"
+    words = ("watch", "response", "-r", capture, "--speed", "max", "--format", "jsonl", "--by", "server", "--interval")
+    totals = [json.loads(wirelag(*words, length).stdout.splitlines()[-1]) for length in ("1s", "7s", "1h")]
+    assert totals[0] == totals[1] == totals[2]
+    assert not totals[0]["notes"]
+    odd = wirelag(*words[:6], "--interval", "1500ms").stdout
+    assert "another --interval may give another total" in odd
 
 
 def test_the_heading_says_that_groups_with_few_samples_come_last(shared_data: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.browser import Browser
 from tests.support.html_pages import MOST_BYTES, saved
+from wirelag.render.html.charts import spoken
 from wirelag.render.html.frame import SCRIPTS, Frame, asset, chart, document
 from wirelag.units import format_duration, format_size
 
@@ -134,6 +135,10 @@ def test_numbers_are_written_as_in_tables(browser: Browser) -> None:
     delays = [1e-9, 9.994e-7, 9.996e-7, 1.5e-6, 1.234567e-3, 0.0999, 0.9996, 1.0, 99.96, 119.9, 120.0, 7_199.0, 2e5]
     delays += [0.0, *(-x for x in delays)]
     assert browser.ask(f"{delays}.map(duration)") == [format_duration(x * 1e9) for x in delays]
+    ends = [(12.5094e-3, 12.5157e-3), (0.0, 1.05e-3), (9.5e-4, 1.05e-3), (9.996e-7, 1.0002e-6), (59.0, 59.001)]
+    ends += [(-5e-3, -3e-6), (1.0, 1.0), (1e-3, 2e-3), (1.1e-7, 1.1002e-7)]
+    said = [spoken((low + high) / 2, (low, high)) for low, high in ends]
+    assert browser.ask(f"{[list(pair) for pair in ends]}.map(([a, b]) => withInterval((a + b) / 2, a, b))") == said
     sizes = [0, 1, 12.5, 999, 1_000, 65_536, 999_499, 1e6, 5.5e9, 1.2e12]
     assert browser.ask(f"{sizes}.map(x => SAY.bytes(x))") == [format_size(x) for x in sizes]
 
@@ -218,7 +223,7 @@ def test_bars_follow_each_other(browser: Browser) -> None:
 
 def test_values_at_one_time_are_told_together_with_their_intervals(browser: Browser) -> None:
     mouse(browser, "mouseMoved", at(browser, "lines", NOON + 1_100, 0.01))
-    assert tip(browser, "lines") == ["2023-11-14 12:00:01", "p50 2 ms (1 ms to 4 ms)"]
+    assert tip(browser, "lines") == ["2023-11-14 12:00:01", "p50 2 ms (1 to 4 ms)"]
     mouse(browser, "mouseMoved", at(browser, "lines", NOON + 8_900, 0.01))
     assert tip(browser, "lines") == ["2023-11-14 12:00:09", "p50 10 ms", "p99 200 ms"]
     mouse(browser, "mouseMoved", {"x": 5, "y": 5})

@@ -352,7 +352,7 @@ def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -
     groups = measure.groups.entries(measure.quantity, None if form == "jsonl" else SHOWN_GROUPS) if by else []
     if form == "jsonl":
         plain = report.to_json("watch")
-        plain |= {"final": True, "dropped": known.dropped, "capture": _capture(source)}
+        plain |= {"final": True, "dropped": known.dropped, "capture": _capture(source), "notes": measure.notes()}
         beside = measure.estimated()
         plain |= {} if beside is None else {"estimated": beside.to_json()}
         plain["groups"] = [{"key": entry.key} | entry.to_dict() for entry in groups]

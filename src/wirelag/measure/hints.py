@@ -51,6 +51,21 @@ def because(packets: Packets | None, command: str) -> str:
     return f": {line}" if line else ""
 
 
+def inside_tunnels(captures: Iterable[Capture]) -> tuple[Survey, Trial] | None:
+    """What commands find inside the tunnels of captures; None if one of these can be read only once."""
+    from wirelag.measure.survey import Survey
+    from wirelag.measure.trial import Trial
+
+    survey, trial = Survey(), Trial()
+    for capture in captures:
+        tried = _Tried.of(capture, tunnels=True)
+        if tried is None:
+            return None
+        survey.merge(tried.survey)
+        trial.add(tried.trial)
+    return survey, trial
+
+
 def _filtered(packets: Packets, filtered: int) -> str:
     import numpy as np
 
@@ -144,17 +159,13 @@ class _Tried:
 
 def _tunnelled(capture: Capture, outside: _Tried, command: str) -> str:
     """What to try inside tunnels, if most packets are tunnelled; empty if not."""
-    from wirelag.measure.verdicts import MOST
-    from wirelag.packets.batch import Flag
-    from wirelag.units import many
+    from wirelag.measure.verdicts import tunnelled
 
-    carriers = outside.survey.flags[Flag.TUNNEL]
-    most = carriers and carriers >= MOST * sum(outside.survey.kinds.values())
-    if not most or any(file.tunnels for file in capture.files):
+    what = tunnelled(outside.survey)
+    if not what or any(file.tunnels for file in capture.files):
         return ""
     inside = _Tried.of(capture, tunnels=True)
     assert inside is not None  # it was read again before
-    what = f"{many(carriers, 'packet')} {'is' if carriers == 1 else 'are'} tunnelled"
     if inside.answers(command):
         return f"{what}: --tunnels"
     if other := inside.instead(command):

@@ -75,7 +75,7 @@ def info(
     from wirelag.capture.source import each_of, list_files
     from wirelag.measure.survey import Survey, common_share
     from wirelag.measure.trial import Trial, try_commands, unrelated
-    from wirelag.measure.verdicts import verdicts
+    from wirelag.measure.verdicts import tunnelled, verdicts
     from wirelag.packets.batch import PacketId
     from wirelag.twopoint.sketch import Sighting
 
@@ -83,7 +83,7 @@ def info(
     paths = list(names)
     several = len(paths) > 1
     total, statistics, trial = Survey(), CaptureStatistics(), Trial()
-    result, surveys, sightings, read = InfoResult({}, []), [], [], []
+    result, surveys, sightings, captures = InfoResult({}, []), [], [], []
     for path in paths:
         survey, sighting = Survey(with_ids=several), Sighting()
         observers = [survey.observe, *[sighting.observe] * (len(paths) == 2)]
@@ -103,7 +103,7 @@ def info(
         result.warnings += capture.warnings
         result.files.append(_of_file(capture, survey))
         surveys.append(survey)
-        read += capture.files
+        captures.append(capture)
         sightings.append(sighting)
         trial.add(tried)
         statistics = statistics + capture.statistics
@@ -116,11 +116,16 @@ def info(
     if len(sightings) == 2:
         apart = unrelated(sightings[0], sightings[1], (result.files[0]["file"], result.files[1]["file"]))
     copies = None
-    if len(read) > 1:
+    if len(captures) > 1:
         from wirelag.measure.copies import find_copies
 
-        copies = find_copies(read)
-    found = verdicts(total, trial, common, apart, copies)
+        copies = find_copies([file for capture in captures for file in capture.files])
+    inside = None
+    if not tunnels and tunnelled(total) and not (trial.delays and trial.timed):
+        from wirelag.measure.hints import inside_tunnels
+
+        inside = inside_tunnels(captures)
+    found = verdicts(total, trial, common, apart, copies, inside)
     commands = [{"command": v.command, "applies": v.applies, "sure": v.sure, "why": v.why} for v in found]
     result.facts = _facts(statistics, total) | {"commands": commands}
     if several:

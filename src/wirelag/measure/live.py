@@ -15,7 +15,7 @@ from wirelag.estimators.protocol import Meter
 from wirelag.measure.groups import LEAST_MEMORY, Groups
 from wirelag.measure.response import ResponseSettings, guess_note
 from wirelag.measure.response_entries import GroupParts
-from wirelag.measure.response_method import Chooser, Heard, ResponseMeter
+from wirelag.measure.response_method import Chooser, Chosen, Heard, ResponseMeter
 from wirelag.measure.result import Entry
 from wirelag.measure.rtt import RANKED, legs
 from wirelag.packets.batch import PacketBatch
@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from wirelag.ebpf.pirate import KernelPirate
 
 WAITS: Final = "the first second shows who is a client; its figures come in a later interval"
+JUDGED: Final = (
+    "which servers are paired is judged where an interval ends: another --interval may give another total; "
+    "--interval 1s, or whole seconds, all give the same"
+)
+STEP_NS: Final = 10**9  # how often it is judged which servers are paired
 ESTIMATES: Final = "pirate"  # the estimator whose figures stand beside exact ones
 
 GroupKey: TypeAlias = tuple[str, str]  # a group, and the estimator of its figures
@@ -266,6 +271,13 @@ class RoundTrips:
             for key, group in found
         ]
 
+    def step_of(self, interval_ns: int) -> int:
+        """How often it must be cut: only where an interval ends."""
+        return interval_ns
+
+    def step(self, interval: Interval) -> None:
+        """Nothing ends inside an interval."""
+
     def finish(self) -> None:
         """End the measurement: a request without its response has no delay."""
 
@@ -301,7 +313,8 @@ class RoundTrips:
 class Responses:
     """Requests with their whole responses where both directions of a server pass, else estimates from client packets.
 
-    An interval is judged by the packets so far, and what it added stays.
+    Each second is judged by the packets so far, and what it added stays; so does each interval that has no whole number
+    of seconds. Of whole seconds, the total does not depend on the interval.
     """
 
     quantity: Final = "response"
@@ -317,6 +330,13 @@ class Responses:
         self._settings = settings
         self._meter = ResponseMeter(settings, at_end=False, pirate=meter)
         self._chooser = Chooser(settings.method, settings.fewest)
+        self._judged: list[Chosen] = []  # of the open interval
+        self._odd = False  # whether intervals have no whole number of seconds
+
+    def step_of(self, interval_ns: int) -> int:
+        """How often packets are judged."""
+        self._odd = interval_ns % STEP_NS != 0
+        return interval_ns if self._odd else STEP_NS
 
     @property
     def estimator(self) -> str:
@@ -328,19 +348,30 @@ class Responses:
         self._meter.observe(packets)
 
     def cut(self, interval: Interval) -> LiveInterval:
-        """End an interval."""
-        return self._end(interval, self._meter.cut(interval), last=False)
+        """End an interval; what steps in it have judged is not judged again."""
+        if not self._judged:
+            self.step(interval)
+        return self._end(interval)
+
+    def step(self, interval: Interval) -> None:
+        """Judge what was seen until the end of a part of the open interval."""
+        self._judge(self._meter.cut(interval), last=False)
 
     def finish(self) -> None:
         """End the measurement: open flows report what they can."""
-        self._end(Interval(0, 0), self._meter.finish(), last=True)
+        self._judge(self._meter.finish(), last=True)
+        self._end(Interval(0, 0))
 
-    def _end(self, interval: Interval, heard: Heard, last: bool) -> LiveInterval:
+    def _judge(self, heard: Heard, last: bool) -> None:
         with self.lock:
             self.packets += heard.from_clients + heard.from_servers
             self.left_out += heard.left_out
             self.guessed = heard.guessed
-            chosen = self._chooser.choose(heard, last)
+            self._judged.append(self._chooser.choose(heard, last))
+
+    def _end(self, interval: Interval) -> LiveInterval:
+        with self.lock:
+            chosen, self._judged = Chosen.together(self._judged), []
             spread = None if chosen.paired is None else self._add(chosen.paired)
             epochs = EpochSums()
             if chosen.estimated is not None:
@@ -410,6 +441,8 @@ class Responses:
             paired = self.exchanges.distribution().samples
             lines.append(f"{many(paired, 'exchange')} paired; {answered:,} of {many(self.epochs, 'epoch')} estimated")
         lines += guess_note(self.guessed)
+        if self._odd:
+            lines.append(JUDGED)
         if self.left_out:
             lines.append(f"{self.left_out:,} packets neither to nor from the named servers were left out (--server)")
         return lines
@@ -435,8 +468,30 @@ def watch(
     source: Source, measure: LiveMeasure, interval_ns: int, length_ns: int | None = None
 ) -> Iterator[tuple[LiveInterval, int]]:
     """The report of each interval once it has ended, and the packets dropped in it; for `length_ns`."""
-    for interval, part in drive(measure, _watched(source, interval_ns, length_ns)):
+    step_ns = measure.step_of(interval_ns)
+    happening = _watched(source, step_ns, length_ns)
+    happening = happening if step_ns == interval_ns else _by_steps(happening, source, measure, interval_ns)
+    for interval, part in drive(measure, happening):
         yield part, source.dropped_during(interval)
+
+
+def _by_steps(steps: Iterable[Event], source: Source, measure: LiveMeasure, interval_ns: int) -> Iterator[Event]:
+    """Events of intervals from those of their steps, at whose ends the measure judges."""
+    current: Interval | None = None
+    for step, packets in steps:
+        start_ns = step.start_ns // interval_ns * interval_ns
+        if current is not None and current.end_ns <= start_ns:  # its last steps were empty
+            yield _seen(source, current), None
+        current = Interval(start_ns, start_ns + interval_ns)
+        if packets is not None:
+            yield current, packets
+            continue
+        measure.step(step)
+        if step.end_ns == current.end_ns:
+            yield _seen(source, current), None
+            current = None
+    if current is not None:
+        yield _seen(source, current), None
 
 
 def _watched(source: Source, interval_ns: int, length_ns: int | None) -> Iterator[Event]:
@@ -445,8 +500,13 @@ def _watched(source: Source, interval_ns: int, length_ns: int | None) -> Iterato
 
     for interval, packets in by_clock(source, interval_ns):
         if packets is None:
-            end_ns = min(interval.end_ns, max(source.now_ns(), interval.start_ns + 1))
-            interval = Interval(min(max(interval.start_ns, source.began_ns or 0), end_ns - 1), end_ns)
+            interval = _seen(source, interval)
         yield interval, packets
         if length_ns is not None and source.now_ns() >= (source.began_ns or 0) + length_ns:
             source.stop()
+
+
+def _seen(source: Source, interval: Interval) -> Interval:
+    """The part of an interval that was watched."""
+    end_ns = min(interval.end_ns, max(source.now_ns(), interval.start_ns + 1))
+    return Interval(min(max(interval.start_ns, source.began_ns or 0), end_ns - 1), end_ns)

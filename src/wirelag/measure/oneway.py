@@ -17,7 +17,7 @@ from wirelag.capture.ahead import cores_of
 from wirelag.errors import NoPacketsError, SettingError, WirelagError
 from wirelag.measure.groups import OTHER, Groups, in_order, other_note
 from wirelag.measure.methods import GROUPS, Method
-from wirelag.measure.oneway_notes import explanations
+from wirelag.measure.oneway_notes import explanations, scaled_groups
 from wirelag.measure.points import PointPair, Progress, ReadOptions, Relation, points_of
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import DelayResult, Entry, doubt
@@ -433,7 +433,6 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
             {"key": part.name, **leg.report.to_json(), "clock": part.clock.to_json()}
             for part, leg in zip(segments, result.segments, strict=True)
         ]
-    result.extra["notes"] = measured.notes
     if settings.segment is not None:
         result.extra |= {"segment": settings.segment, "floor": floor_of(measured.whole)}
     result.counts = {"packets": measured.packets, **{f"skipped: {why}": n for why, n in measured.skipped.items()}}
@@ -442,8 +441,9 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     result.ask(settings.questions, measured.whole, classes)
     held = sum(part.report.details["sent"] for part in result.groups if part.key == OTHER)
     sent, memory = result.report.details["sent"], settings.groups.memory
-    result.notes += other_note(measured.groups_in_other, held, sent, memory, "packets")
-    result.notes += result.interval_notes() + measured.notes
+    unfit = other_note(measured.groups_in_other, held, sent, memory, "packets") + scaled_groups(result.groups)
+    result.notes += unfit + result.interval_notes() + measured.notes
+    result.extra["notes"] = unfit + measured.notes
     return result
 
 

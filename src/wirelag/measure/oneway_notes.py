@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from wirelag.measure.questions import named
 from wirelag.units import format_duration, many
 
 if TYPE_CHECKING:
     from wirelag.measure.oneway import MeasuredPair
+    from wirelag.measure.result import Entry
     from wirelag.synopses.crossing import Crossing
 
 
@@ -46,6 +49,17 @@ def explanations(measured: MeasuredPair) -> list[str]:
             f"{many(measured.lost_delimiters, 'delimiter')} seen at one point only: the intervals around are merged"
         )
     return notes
+
+
+def scaled_groups(groups: Sequence[Entry]) -> list[str]:
+    """Groups of which only a share of packets was kept."""
+    scaled = [entry.key for entry in groups if entry.report.details.get("share", 1.0) < 1]
+    if not scaled:
+        return []
+    return [
+        f"counts of {many(len(scaled), 'group')} ({named(scaled)}) are scaled: memory was full, and only a share of "
+        "the packets was kept (--memory; share in JSON)"
+    ]
 
 
 def _contradicted(measured: MeasuredPair) -> str:

@@ -258,7 +258,9 @@ def measure_response(
         most = 0 if isinstance(packets, Listening) else settings.groups.slowest
         result.slowest = slowest_exchanges(chosen.paired, frames, most)
     if exchanges is not False:
-        result.exchanges = keep_exchanges(chosen.paired if anything else heard.exchanges, frames, path)
+        if anything and chosen.paired is None:
+            raise SettingError("exchanges", _no_exchanges(heard, result.extra.get("hint", "")))
+        result.exchanges = keep_exchanges(heard.exchanges if chosen.paired is None else chosen.paired, frames, path)
     return result
 
 
@@ -435,6 +437,19 @@ def _add_coverage(result: ResponseResult, heard: Heard, packets: Packets) -> Non
     result.counts |= {"not used": unused} if unused else {}
     result.counts |= {f"skipped: {why}": n for why, n in statistics.skipped.items()}
     result.notes = _coverage(result, heard) + result.notes
+
+
+def _no_exchanges(heard: Heard, hint: str) -> str:
+    """Why no exchange was paired, and what to do."""
+    if not heard.from_servers:
+        return "needs both directions, and responses do not pass here; --epochs writes what there is"
+    if len(heard.exchanges):
+        return (
+            "clients here do not wait for a response before the next request, so that no response belongs to one "
+            "request for sure; --method pairs writes them as they follow each other, --epochs writes the estimates"
+        )
+    why = f" ({hint})" if hint else ""
+    return f"no request was seen together with its response{why}; --epochs writes what there is"
 
 
 def guess_note(conversations: int) -> list[str]:

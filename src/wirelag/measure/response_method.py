@@ -14,8 +14,9 @@ Memory: what is known of 2^16 servers and of 2^16 flows, and 2^16 exchanges of 1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from wirelag.packets.intervals import Interval
 
 Array = npt.NDArray[Any]
+S = TypeVar("S", Epochs, Exchanges)
 
 MOST_KNOWN: Final = 1 << 16  # servers, and flows, that are remembered from interval to interval
 MOST_BATCHES: Final = 256  # of few packets each, that wait side by side
@@ -156,6 +158,14 @@ class Chosen:
     estimated: Epochs | None
     unheard: list[str] = field(default_factory=list)  # servers that are in neither: no response, few requests
 
+    @classmethod
+    def together(cls, parts: Sequence[Chosen]) -> Chosen:
+        """What consecutive parts of the packets report as one."""
+        paired = [part.paired for part in parts if part.paired is not None]
+        estimated = [part.estimated for part in parts if part.estimated is not None]
+        unheard = sorted({name for part in parts for name in part.unheard})
+        return cls(_sum(paired) if paired else None, _sum(estimated) if estimated else None, unheard)
+
     @property
     def main(self) -> Exchanges | Epochs:
         """What the figures that come first are of: exchanges, if any were paired."""
@@ -264,6 +274,13 @@ class Chooser:
             return exchanges
         self._held = rows[held]
         return exchanges.of(~held)
+
+
+def _sum(parts: list[S]) -> S:
+    """The sum, by twos: rows are copied few times."""
+    while len(parts) > 1:
+        parts = [sum(pair[1:], pair[0]) for pair in (parts[i : i + 2] for i in range(0, len(parts), 2))]
+    return parts[0]
 
 
 def _servers_named(ends: Array) -> dict[str, None]:

@@ -102,6 +102,16 @@ class RttSettings:
             within(self.memory, LEAST_MEMORY, MOST_MEMORY, "memory")
 
     @property
+    def ranked(self) -> str:
+        """The leg by which groups are in order, and which the slowest delays are of; without groups the one asked for.
+
+        Servers are ranked by the way to the server, clients by the way to the client.
+        """
+        if self.leg in ("both", "mixed") or self.groups.by is None:
+            return self.leg
+        return RANKED.get(self.groups.by, "server")
+
+    @property
     def method(self) -> Literal["match", "fridge"]:
         """The estimator's name."""
         return "fridge" if self.memory is not None or self.slots else "match"
@@ -254,7 +264,7 @@ def measure_rtt(
 
     timeline = Timeline(settings.interval_ns) if charts else None
     slowest = Slowest(0 if isinstance(packets, Listening) else settings.groups.slowest)
-    sinks: list[Sink] = [partial(slowest.of_leg, settings.leg)] if slowest.most else []
+    sinks: list[Sink] = [partial(slowest.of_leg, settings.ranked)] if slowest.most else []
     sinks += [timeline.add] if timeline else []
     with ExitStack() as stack:
         kept = None
@@ -451,7 +461,7 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
     from wirelag.measure.group_order import failing, order
 
     delays, asked = grouped.delays, settings.groups
-    result.ranked = settings.leg if settings.leg in ("both", "mixed") else RANKED.get(result.by, "server")
+    result.ranked = settings.ranked
     result.sort, result.top = asked.sort or "p50", asked.shown
     if not delays.complete:
         tags, before = delays.tags_and_before()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wirelag.errors import SettingError
-
 if TYPE_CHECKING:
     from wirelag.capture.packet_rows import ExchangeRows
     from wirelag.packets.frames import Frames
@@ -59,15 +57,11 @@ def slowest_exchanges(exchanges: Exchanges, frames: Frames, most: int) -> list[S
     return listed(slowest)
 
 
-def keep_exchanges(exchanges: Exchanges | None, frames: Frames, path: str | None) -> ExchangeRows | None:
-    """Every exchange, in memory or, with a path, in a file; None: no server's responses pass."""
+def keep_exchanges(exchanges: Exchanges, frames: Frames, path: str | None) -> ExchangeRows | None:
+    """Every exchange, in memory or, with a path, in a file."""
     from wirelag.capture.packet_rows import ExchangeRows
     from wirelag.capture.sample_file import PART_ROWS, RowFile
 
-    if exchanges is None:
-        raise SettingError(
-            "exchanges", "needs both directions, and responses do not pass here; --epochs writes what there is"
-        )
     rows = ExchangeRows(frames)
     if path is None:
         rows.add(exchanges.rows)

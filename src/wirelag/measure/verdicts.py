@@ -6,7 +6,7 @@ says why, and what would help besides another command.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wirelag.measure.survey import TCP, TIMED, TIMED_KINDS
@@ -49,15 +49,18 @@ def verdicts(
     common: float | None = None,
     apart: str | None = None,
     copies: Copies | None = None,
+    inside: tuple[Survey, Trial] | None = None,
 ) -> list[Applicability]:
     """What can be measured.
 
     `common` is the largest share of packets that two of the captures have in common; `apart` says why `oneway`
     cannot compare these two; it is empty if it can, and None if that was not tried. `copies` are two captures that
-    `rtt` and `response` do not read as one.
+    `rtt` and `response` do not read as one. `inside` is what was found inside tunnels, if that was tried.
     """
     between = _oneway(common, apart, copies)
     found = [_rtt(survey, trial), _response(survey, trial)]
+    if inside:
+        found = [_inside(survey, *pair) for pair in zip(found, (_rtt(*inside), _response(*inside)), strict=True)]
     if copies:
         found = [_one_at_a_time(one, copies) if one.applies else one for one in found]
     return [*found, between, _flows(survey, between)]
@@ -117,6 +120,14 @@ def _few(survey: Survey) -> Nothing | None:
     return Nothing(f"only {many(packets, 'packet')}", "capture for longer") if packets < FEW else None
 
 
+def tunnelled(survey: Survey) -> str:
+    """How many packets carry another one, if most do; empty if not."""
+    carriers = survey.flags[Flag.TUNNEL]
+    if not carriers or carriers < MOST * sum(survey.kinds.values()):
+        return ""
+    return f"{many(carriers, 'packet')} {'is' if carriers == 1 else 'are'} tunnelled"
+
+
 def _name(kind: Kind) -> str:
     return {Kind.WIREGUARD: "WireGuard", Kind.OTHER: "other"}.get(kind, kind.name)
 
@@ -131,6 +142,14 @@ def _seen(conversations: int) -> str:
 def _one_at_a_time(found: Applicability, copies: Copies) -> Applicability:
     way_out = copies.way_out if copies.same_times else "measure one of them"
     return Applicability(found.command, False, f"{copies}: {way_out}", found.sure)
+
+
+def _inside(survey: Survey, outside: Applicability, inside: Applicability) -> Applicability:
+    """What was found outside tunnels; if that is nothing, what --tunnels finds."""
+    if outside.applies or not inside.applies:
+        return outside
+    word = "yes" if inside.sure else "probably"
+    return replace(outside, why=f"{tunnelled(survey)}; with --tunnels: {word}, {inside.why}")
 
 
 def _rtt(survey: Survey, trial: Trial) -> Applicability:

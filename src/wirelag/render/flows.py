@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from wirelag.capture.table import Table
-from wirelag.render.tables import duration, layout
+from wirelag.render.tables import duration, layout, with_bounds
 from wirelag.units import format_size
 
 if TYPE_CHECKING:
@@ -29,8 +30,10 @@ def table(result: FlowsResult) -> list[str]:
         ("over time (UTC)", [row for _, row in result.intervals]),
         (f"by {result.by}, {order_text(result)}", shown),
     ]
-    head = [f"{'packets':>10}", f"{'bytes':>8}", f"{'references':>10}", f"{'mean, 95% interval':^30}", "deviation"]
-    lines = layout(parts, head, _cells, WIDEST_KEY, drop=(4, 1, 2))
+    width = max(len("mean, 95% interval"), *(len(_mean_text(row)) for _, rows in parts for row in rows))
+    title = f"{'mean, 95% interval':^{width}}"
+    head = [f"{'packets':>10}", f"{'bytes':>8}", f"{'references':>10}", title, "deviation"]
+    lines = layout(parts, head, partial(_cells, width), WIDEST_KEY, drop=(4, 1, 2))
     if result.count > len(shown):
         what = "flows" if result.by == "flow" else "groups"
         lines.append(f"and {result.count - len(shown):,} more {what} (--most-flows, --format csv)")
@@ -42,10 +45,13 @@ def order_text(result: FlowsResult) -> str:
     return "slowest first" + (", those with few packets timed last" if result.few[0] and result.few[1] else "")
 
 
-def _cells(row: FlowRow) -> list[str]:
-    mean = duration(row.mean) + (f", {duration(row.low)} to {duration(row.high)}" if row.low is not None else "")
+def _mean_text(row: FlowRow) -> str:
+    return with_bounds(row.mean, None if row.low is None or row.high is None else (row.low, row.high))
+
+
+def _cells(width: int, row: FlowRow) -> list[str]:
     counts = [f"{row.packets:>10,}", f"{format_size(row.bytes):>8}", f"{row.references:>10,}"]
-    return [*counts, f"{mean:^30}", f"{duration(row.std):>9}"]
+    return [*counts, f"{_mean_text(row):^{width}}", f"{duration(row.std):>9}"]
 
 
 def rows_table(result: FlowsResult) -> Table:

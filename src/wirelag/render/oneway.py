@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from wirelag.render.tables import (
@@ -11,7 +11,7 @@ from wirelag.render.tables import (
     duration,
     figures,
     layout,
-    mean_with_bounds,
+    mean_cells,
     more_groups,
     order_text,
     shown_groups,
@@ -40,12 +40,13 @@ def table(result: OnewayResult) -> list[str]:
     ]
     places = {5: "std", 2: "", 3: "p50", 4: "p99"} | dict(enumerate(own, len(_HEADS)))
     drop = len(titles) + 1, *sorted(places, key=lambda at: places[at] == result.sort)  # that column goes last
-    head = [*titles, f"{'mean, 95% interval':^26}", pictures.axis]
-    lines = layout(parts, head, lambda entry: _cells(entry, pictures, own), drop=drop)
+    title, mean = mean_cells(entry for _, entries in parts for entry in entries)
+    head = [*titles, title, pictures.axis]
+    lines = layout(parts, head, lambda entry: _cells(entry, pictures, own, mean), drop=drop)
     return lines + more_groups(result) + slowest_lines(result) + result.notes
 
 
-def _cells(entry: Entry, pictures: Pictures, own: Sequence[str]) -> list[str]:
+def _cells(entry: Entry, pictures: Pictures, own: Sequence[str], mean: Callable[[Report], str]) -> list[str]:
     report = entry.report
     if not report.samples:
         return [f"{0:>9,}", report.reason or "no packet was seen at both points"]
@@ -56,7 +57,7 @@ def _cells(entry: Entry, pictures: Pictures, own: Sequence[str]) -> list[str]:
         *figures(report, ("p50", "p99")),
         f"{duration(report.std):>9}",
         *figures(report, own),
-        f"{mean_with_bounds(report):^26}",
+        mean(report),
         pictures.of(entry),
     ]
 

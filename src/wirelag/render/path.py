@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from wirelag.render.tables import cut, duration
+from wirelag.render.tables import cut, duration, interval, with_bounds
 from wirelag.units import format_time
 
 if TYPE_CHECKING:
@@ -177,20 +177,17 @@ def _route_table(route: Route) -> list[str]:
 def heading(route: Route) -> str:
     """The sums, in a line."""
     total = route.verdict.total
-    between = f", {duration(total.ci95[0])} to {duration(total.ci95[1])}" if total.ci95 else ""
     bound = "at least " if route.verdict.missing and total.mean is not None else ""
     loss = "" if total.loss is None else f"; {total.loss:.2%} lost"
     paths = f" over {len(route.paths)} equal paths" if len(route.paths) > 1 else ""
-    mean = f"mean {bound}{duration(total.mean)}{between}; deviation {duration(total.std)}"
+    mean = f"mean {bound}{with_bounds(total.mean, total.ci95)}; deviation {duration(total.std)}"
     return f"{route.source} to {route.target}{paths}: {mean}{loss}"
 
 
 def _row(part: RoutePart, width: int) -> str:
     figures, added = part.figures, part.added
     lost = "-" if figures.loss is None else f"{figures.lost:,} ({figures.loss:.2%})"
-    mean = duration(figures.mean)
-    if figures.ci95:
-        mean += f", {duration(figures.ci95[0])} to {duration(figures.ci95[1])}{'*' * (figures.basis == 'packets')}"
+    mean = with_bounds(figures.mean, figures.ci95) + "*" * bool(figures.ci95 and figures.basis == "packets")
     fields = (
         f"{figures.samples:>9,}",
         f"{lost:>14}",
@@ -248,10 +245,10 @@ def verdict_lines(found: PathResult) -> list[str]:
         lines += _missing_lines(route.verdict, found)
     for change in found.changes[:MOST_CHANGES]:
         how = "slower" if change.difference > 0 else "faster"
-        ends = f"{duration(change.ci95[0])} to {duration(change.ci95[1])}"
+        difference = f"{duration(change.difference, change.ci95)}, 95% interval {interval(change.ci95)}"
         lines.append(
             f"moved: {change.segment} got {how} at {format_time(round(change.at * 1e9))}, {duration(change.before)} -> "
-            f"{duration(change.after)} (difference {duration(change.difference)}, 95% interval {ends})"
+            f"{duration(change.after)} (difference {difference})"
         )
     if len(found.changes) > MOST_CHANGES:
         lines.append(f"moved: {len(found.changes) - MOST_CHANGES:,} more times; --format json lists all")
@@ -299,8 +296,8 @@ def _adds(part: RoutePart) -> str:
     """What a segment adds, its 95% interval, and the reference."""
     assert part.added
     bounds = part.added.ci95
-    ends = f" (95% interval {duration(bounds[0])} to {duration(bounds[1])})" if bounds else ""
-    return f"adds {duration(part.added.value)}{ends} to {ABOVE[part.added.since]}"
+    ends = f" (95% interval {interval(bounds)})" if bounds else ""
+    return f"adds {duration(part.added.value, bounds)}{ends} to {ABOVE[part.added.since]}"
 
 
 def _innocent(parts: Sequence[RoutePart], slow: float, is_partial: bool) -> list[str]:

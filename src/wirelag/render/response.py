@@ -12,7 +12,8 @@ from wirelag.render.tables import (
     duration,
     figures,
     layout,
-    mean_with_bounds,
+    mean_cells,
+    mean_text,
     more_groups,
     order_text,
     shown_groups,
@@ -37,25 +38,28 @@ def table(result: ResponseResult) -> list[str]:
     parts = [
         ("", [result.total]),
         ("over time (UTC)", result.intervals),
-        (f"by {result.by}, {order_text(result)}", shown_groups(result)),
+        (f"by {result.by}", shown_groups(result)),
     ]
     lines: list[str] = []
     names = [*SHOWN, *sorted_by(result, (*SHOWN, "mean"))]
-    pairs_head = [*(f"{name:>8}" for name in names), _MEAN, *(f"{name:>8}" for name in PARTS)]
+    pairs_head = [*(f"{name:>8}" for name in names), "", *(f"{name:>8}" for name in PARTS)]
     parts_at = 2 + len(names) + 1
     places = sorted((3, 2, 4)[: len(names)], key=lambda at: names[at - 2] == result.sort)  # that column goes last
     pairs_drop = (*range(parts_at + 3, parts_at - 1, -1), *places)
     for estimator, cells, head, drop in (
         ("pairs", partial(_pairs_cells, names), pairs_head, pairs_drop),
-        ("pirate", _epoch_cells, _EPOCHS_HEAD, (5, 4, 3, 6, 7)),
+        ("pirate", _epoch_cells, ["", *_EPOCHS_HEAD], (5, 4, 3, 6, 7)),
     ):
         own = [(title, [one for entry in entries for one in _of(entry, estimator)]) for title, entries in parts]
+        own[-1] = f"{own[-1][0]}, {order_text(result, groups=own[-1][1])}", own[-1][1]
         shown = [entry for _, entries in own for entry in entries]
         title, method = method_cells(shown)
         if shown:
             width = max(9, *(len(timed(entry.report)) for entry in shown))
             first = [f"{'responses':>{width}}", title.removesuffix("  ")]
-            lines += layout(own, [*first, *head], partial(_line, width, method, cells), WIDEST_KEY, drop)
+            named, mean = mean_cells(shown, _mean_text)
+            heads = [*first, *(text or named for text in head)]
+            lines += layout(own, heads, partial(_line, width, method, mean, cells), WIDEST_KEY, drop)
     return lines + more_groups(result) + slowest_lines(result) + result.notes
 
 
@@ -63,34 +67,45 @@ def _of(entry: Entry, estimator: str) -> list[Entry]:
     return [one for one in entry.by_method() if one.report.estimator == estimator]
 
 
-def _line(width: int, method: Callable[[Report], str], cells: Callable[[Report], list[str]], entry: Entry) -> list[str]:
-    return [f"{timed(entry.report):>{width}}", method(entry.report).removesuffix("  "), *cells(entry.report)]
+def _line(
+    width: int,
+    method: Callable[[Report], str],
+    mean: Callable[[Report], str],
+    cells: Callable[[Report, str], list[str]],
+    entry: Entry,
+) -> list[str]:
+    report = entry.report
+    return [f"{timed(report):>{width}}", method(report).removesuffix("  "), *cells(report, mean(report))]
 
 
 SHOWN: Final = ("p50", "p99")  # figures that every table of exchanges has
-_MEAN: Final = f"{'mean, 95% interval':^28}"
-_EPOCHS_HEAD: Final = (
-    *(_MEAN, f"{'think':>8}", f"{'network':>8}", f"{'in flight':>9}", f"{'answered':>14}", "confidence"),
-)
+_EPOCHS_HEAD: Final = (f"{'think':>8}", f"{'network':>8}", f"{'in flight':>9}", f"{'answered':>14}", "confidence")
 
 
-def _pairs_cells(names: Sequence[str], report: Report) -> list[str]:
+def _mean_text(report: Report) -> str:
+    """The mean with its interval; without an estimate, the reason."""
+    if report.mean is not None or report.estimator == "pairs":
+        return mean_text(report)
+    abstained = report.details["abstained"]
+    return f"cannot say: {max(abstained, key=abstained.get) if abstained else 'no requests'}"
+
+
+def _pairs_cells(names: Sequence[str], report: Report, mean: str) -> list[str]:
     """The cells of exchanges seen both ways."""
     if report.mean is None:
         return [report.reason or ""]
     parts = [f"{duration(report.details[name]):>8}" for name in PARTS]
-    return [*figures(report, names), f"{mean_with_bounds(report):^28}", *parts]
+    return [*figures(report, names), mean, *parts]
 
 
-def _epoch_cells(report: Report) -> list[str]:
+def _epoch_cells(report: Report, mean: str) -> list[str]:
     """The cells of estimates from packets of clients."""
     said = report.details
     epochs = f"{said['answered']:,} of {said['epochs']:,}"
     if report.mean is None:
-        why = max(said["abstained"], key=said["abstained"].get) if said["abstained"] else "no requests"
-        return [f"{'cannot say: ' + why:^28}", f"{'-':>8}", f"{'-':>8}", f"{'-':>9}", f"{epochs:>14}", "-"]
+        return [mean, f"{'-':>8}", f"{'-':>8}", f"{'-':>9}", f"{epochs:>14}", "-"]
     return [
-        f"{mean_with_bounds(report):^28}",
+        mean,
         f"{duration(said['think']):>8}",
         f"{duration(said['network']):>8}",
         f"{said['in_flight']:>9.1f}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +10,7 @@ from wirelag.render.tables import (
     Pictures,
     figures,
     layout,
-    mean_with_bounds,
+    mean_cells,
     more_groups,
     order_text,
     shown_groups,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from wirelag.measure.result import Entry
     from wirelag.measure.rtt import RttResult
     from wirelag.render.html.charts import Intervals, Parts
+    from wirelag.report import Report
 
 SHOWN: Final = ("p50", "p90", "p99")  # figures that every table has
 
@@ -36,14 +37,19 @@ def table(result: RttResult) -> list[str]:
     pictures = Pictures(whole)
     names = [*SHOWN, *sorted_by(result, (*SHOWN, "mean"))]
     head = [f"{'':<13}", f"{'samples':>9}", *(f"{name:>8}" for name in names)]
-    head += [f"{'mean, 95% interval':^24}", pictures.axis]
     where = {"both": " of both legs"}.get(result.ranked, f" {_leg_text(result.ranked)}")
     title = f"by {result.by}, {order_text(result, where)}"
     parts = [("", [result.total]), ("over time (UTC)", result.intervals), (title, shown_groups(result))]
     lined = [(title, [line for entry in entries for line in _lines(entry)]) for title, entries in parts]
+    title, mean = mean_cells(line.entry for _, lines in lined for line in lines)
+    head += [title, pictures.axis]
     places = sorted((3, 4, 2, 5)[: len(names)], key=lambda at: names[at - 2] == result.sort)  # that column goes last
     drop = (len(head) - 1, *places)
-    lines = layout(lined, head, lambda line: [f"{line.leg:<13}", *delay_cells(line.entry, pictures, names)], drop=drop)
+
+    def cells(line: _Line) -> list[str]:
+        return [f"{line.leg:<13}", *_delay_cells(line.entry, pictures, names, mean)]
+
+    lines = layout(lined, head, cells, drop=drop)
     return lines + more_groups(result) + slowest_lines(result) + result.notes
 
 
@@ -66,13 +72,12 @@ def _lines(entry: Entry) -> Iterator[_Line]:
         yield _Line(entry.key if i == 0 else "", _leg_text(leg), one)
 
 
-def delay_cells(entry: Entry, pictures: Pictures, names: Sequence[str] = SHOWN) -> list[str]:
+def _delay_cells(entry: Entry, pictures: Pictures, names: Sequence[str], mean: Callable[[Report], str]) -> list[str]:
     """The figures of a distribution."""
     report = entry.report
     if not report.samples:
         return [f"{0:>9,}", report.reason or "no samples"]
-    mean = mean_with_bounds(report)
-    return [f"{report.samples:>9,}", *figures(report, names), f"{mean:^24}", pictures.of(entry)]
+    return [f"{report.samples:>9,}", *figures(report, names), mean(report), pictures.of(entry)]
 
 
 def parts_over_time(result: RttResult, leg: str) -> tuple[Parts, Intervals]:

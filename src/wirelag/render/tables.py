@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from wirelag.units import format_duration, format_time, many
+from wirelag.units import format_duration, format_interval, format_time, many
 
 if TYPE_CHECKING:
     from wirelag.measure.result import DelayResult, Entry
@@ -155,7 +156,7 @@ def slowest_lines(result: DelayResult) -> list[str]:
     """The slowest samples: how long, when, and the display filter that shows their packets in Wireshark."""
     if not result.slowest:
         return []
-    leg = result.report.details.get("leg", "")
+    leg = result.ranked or result.report.details.get("leg", "")
     where = f" to the {leg}" if leg in ("server", "client") else " single delays of either leg" * bool(leg)
     lines = [f"slowest{where} (UTC), with a display filter for Wireshark"]
     several = len({capture for one in result.slowest for capture in one.filters}) > 1
@@ -166,8 +167,12 @@ def slowest_lines(result: DelayResult) -> list[str]:
     return lines
 
 
-def order_text(result: DelayResult, where: str = "") -> str:
-    """What groups are in order of, as far as they are."""
+def order_text(result: DelayResult, where: str = "", groups: Sequence[Entry] | None = None) -> str:
+    """What these groups, or those shown, are in order of, as far as they are."""
+    shown = shown_groups(result) if groups is None else groups
+    reports = [entry.legs.get(result.ranked, entry).report for entry in shown]
+    if reports and result.sort != "samples" and all(report.figure(result.sort) is None for report in reports):
+        return f"none has a {result.sort}{where}"
     kept = "" if result.all_kept else ", of the groups kept"
     few = ", those with few samples last" if all(result.few) else ""
     return f"{'most samples' if result.sort == 'samples' else f'largest {result.sort}'}{where} first{few}{kept}"
@@ -188,16 +193,34 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def duration(seconds: float | None) -> str:
-    """A duration as people read it, or a dash."""
-    return UNKNOWN if seconds is None else format_duration(seconds * 1e9)
+def duration(seconds: float | None, bounds: tuple[float, float] | None = None) -> str:
+    """A duration as people read it, or a dash; with as many digits as its interval needs."""
+    width = math.inf if bounds is None else bounds[1] - bounds[0]
+    return UNKNOWN if seconds is None else format_duration(seconds * 1e9, width * 1e9)
 
 
-def mean_with_bounds(report: Report) -> str:
+def interval(bounds: tuple[float, float]) -> str:
+    """An interval in seconds as people read it."""
+    return format_interval(bounds[0] * 1e9, bounds[1] * 1e9)
+
+
+def with_bounds(seconds: float | None, bounds: tuple[float, float] | None) -> str:
+    """A figure and its 95% interval, if it has one."""
+    return duration(seconds, bounds) + (f", {interval(bounds)}" if bounds else "")
+
+
+def mean_text(report: Report) -> str:
     """The mean and its 95% interval, if it has one."""
-    bounds = report.ci95.get("mean")
-    between = f"{duration(bounds[0])} to {duration(bounds[1])}" if bounds else ""
-    return ", ".join(part for part in (duration(report.mean), between) if part)
+    return with_bounds(report.mean, report.ci95.get("mean"))
+
+
+def mean_cells(
+    entries: Iterable[Entry], text: Callable[[Report], str] = mean_text
+) -> tuple[str, Callable[[Report], str]]:
+    """The column of means with their 95% intervals: its head, and the cell of a report."""
+    title = "mean, 95% interval"
+    width = max([len(title), *(len(text(entry.report)) for entry in entries)])
+    return f"{title:^{width}}", lambda report: f"{text(report):^{width}}"
 
 
 class Pictures:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.render.rows import method_cells, method_of
-from wirelag.render.tables import BLOCKS, Pictures, duration, layout, mean_with_bounds
+from wirelag.render.tables import BLOCKS, Pictures, duration, layout, mean_cells
 from wirelag.stats.distribution import Distribution
 from wirelag.units import format_duration, format_size, format_time
 
@@ -104,22 +104,23 @@ def table(rows: Sequence[Entry], groups: Sequence[Entry], title: str) -> list[st
     pictures = Pictures(delays)
     groups = [one for entry in groups for one in entry.by_method()]
     methods, method_of_row = method_cells([*rows, *groups]) if _of_responses(rows) else ("", lambda _: "")
-    head = f"{'samples':>9}  {methods}{'p50':>8}  {'p90':>8}  {'p99':>8}  {'mean, 95% interval':<28}"
+    title, mean = mean_cells([*rows, *groups])
+    head = f"{'samples':>9}  {methods}{'p50':>8}  {'p90':>8}  {'p99':>8}  {title}"
     head += f"  {pictures.axis}" if delays.samples else ""
 
     def cells(entry: Entry) -> list[str]:
-        return [_cells(entry, method_of_row(entry.report), pictures)]
+        return [_cells(entry, method_of_row(entry.report), mean, pictures)]
 
     return [line.rstrip() for line in layout([("", rows), (title, groups)], [head], cells)]
 
 
-def _cells(entry: Entry, method: str, pictures: Pictures) -> str:
+def _cells(entry: Entry, method: str, mean: Callable[[Report], str], pictures: Pictures) -> str:
     report = entry.report
     if not report.samples:
         return f"{0:>9,}  {method}{report.reason or 'no samples'}"
     values = "  ".join(f"{duration(report.quantiles.get(q)):>8}" for q in ("0.5", "0.9", "0.99"))
     picture = pictures.of(entry) if entry.delays.samples else ""
-    return f"{report.samples:>9,}  {method}{values}  {mean_with_bounds(report):<28}  {picture}"
+    return f"{report.samples:>9,}  {method}{values}  {mean(report)}  {picture}"
 
 
 def _of_responses(rows: Sequence[Entry]) -> bool:

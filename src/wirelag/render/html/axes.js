@@ -12,12 +12,25 @@ const fixed = (x, digits) => x.toLocaleString("en", {minimumFractionDigits: digi
 const threeDigits = x => fixed(x, Math.abs(x) >= 99.95 || Number.isInteger(x) ? 0 : Math.abs(x) >= 9.995 ? 1 : 2);
 const unitOf = (x, units) => units.find(([, , limit]) => Math.abs(x) < 0.9995 * limit) || units[units.length - 1];
 
-function inUnit(x, units) {
-  const [unit, factor] = unitOf(x, units);
-  return `${threeDigits(Number((x / factor).toPrecision(12)))} ${unit}`;
+const decimals = width => 0 < width && width < 5 ? Math.min(6, Math.ceil(-Math.log10(width / 5))) : 0;
+
+// A number with three digits, or as many as the width of its interval needs.
+function inUnit(x, units, width = Infinity) {
+  const [unit, factor] = unitOf(x, units), number = Number((x / factor).toPrecision(12));
+  const short = threeDigits(number), have = (short.split(".")[1] || "").length, needed = decimals(width / factor);
+  const hides = needed > have && Number(number.toFixed(needed)) !== Number(number.toFixed(have));
+  return `${hides ? fixed(number, needed) : short} ${unit}`;
 }
 
 const duration = seconds => inUnit(seconds, DELAYS);
+
+// A delay with its interval; where both ends have the same unit, it is said once.
+function withInterval(seconds, low, high) {
+  const [text, from, to] = [seconds, low, high].map(x => inUnit(x, DELAYS, high - low));
+  const [number, unit] = from.split(" ");
+  return `${text} (${!low || to.endsWith(` ${unit}`) ? number : from} to ${to})`;
+}
+
 const percent = share => `${Number((100 * share).toPrecision(5))}%`;
 const count = number => number.toLocaleString("en");
 

@@ -31,7 +31,7 @@ from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.stats.distribution import BINS, MIDDLES_NS, Distribution
 from wirelag.synopses.delay_sample import DelaySample
-from wirelag.units import format_duration
+from wirelag.units import format_duration, format_interval
 
 if TYPE_CHECKING:
     from wirelag.measure.result import Entry
@@ -49,9 +49,10 @@ Parts = Sequence[tuple[Interval, Distribution]]
 Intervals = Sequence[Mapping[str, tuple[float, float]]]
 
 
-def duration(seconds: float | None) -> str:
-    """A delay as text."""
-    return "-" if seconds is None else format_duration(seconds * 1e9)
+def duration(seconds: float | None, low_high: Bounds | None = None) -> str:
+    """A delay as text, with as many digits as its interval needs."""
+    width = math.inf if low_high is None else low_high[1] - low_high[0]
+    return "-" if seconds is None else format_duration(seconds * 1e9, width * 1e9)
 
 
 def clock(time_ns: int, resolution_ns: int) -> str:
@@ -64,11 +65,16 @@ def clock(time_ns: int, resolution_ns: int) -> str:
     return f"{text}.{time_ns % 10**9 // 10 ** (9 - digits):0{digits}d}" if digits else text
 
 
-def spoken(seconds: float | None, low_high: tuple[float, float] | None) -> str:
-    """A delay with its interval."""
+def interval(low_high: Bounds) -> str:
+    """A 95% interval as text."""
+    return format_interval(low_high[0] * 1e9, low_high[1] * 1e9)
+
+
+def spoken(seconds: float | None, low_high: Bounds | None, around: str = "{}") -> str:
+    """A delay with its interval; `around` is written around the delay alone."""
     if seconds is None:
         return ""
-    return duration(seconds) + (f" ({duration(low_high[0])} to {duration(low_high[1])})" if low_high else "")
+    return around.format(duration(seconds, low_high)) + (f" ({interval(low_high)})" if low_high else "")
 
 
 _COLOURS: Final = ("all", "c1", "c3")

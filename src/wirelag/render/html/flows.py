@@ -11,7 +11,7 @@ import numpy as np
 
 from wirelag.render.html.charts import Figure, Floats, Scale, spoken
 from wirelag.render.html.flow_charts import NAMED, SLOWEST, Points, by_size, drawn, over_time
-from wirelag.render.html.frame import Frame, bounds, chart, coverage, delay, document, folded, listed, table
+from wirelag.render.html.frame import Frame, bounds, chart, coverage, delay, document, folded, listed, mean, table
 from wirelag.render.html.oneway_charts import SpanEntry, means
 from wirelag.render.html.page import MOST_BARS, MOST_GROUPS
 from wirelag.report import Report
@@ -147,7 +147,7 @@ def _summary(page: FlowsPage, less_s: float, below: int) -> str:
     used, refused = details["references"]["accepted"], sum(page.refused.values())
     regular = details["counts"].get("regular", report.samples)
     tiles = (
-        ("mean", delay(report.mean), bounds(report, "mean", "too few references for an interval")),
+        ("mean", mean(report), bounds(report, "mean", "too few references for an interval")),
         ("deviation", delay(report.std), "of single packets"),
         ("timed", _share(details["coverage"]), f"{report.samples:,} of {regular:,} packets"),
         ("references", f"{used:,}", f"{refused:,} more were not used" if refused else "all were used"),
@@ -185,7 +185,7 @@ def _cells(report: Report) -> list[str]:
         f"{report.packets:,}",
         f'<data value="{report.details["bytes"]}">{format_size(report.details["bytes"])}</data>',
         f"{report.details['references']:,}",
-        delay(report.mean),
+        mean(report),
         bounds(report, "mean", "-"),
         delay(report.std),
     ]

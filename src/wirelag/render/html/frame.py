@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from wirelag import __version__
-from wirelag.render.html.charts import Figure, duration
+from wirelag.render.html.charts import Bounds, Figure, duration, interval
 from wirelag.report import Report
 from wirelag.units import format_time
 
@@ -146,15 +146,32 @@ def scale(heat_map: Figure, what: str) -> str:
 # ---- tables ----
 
 
+def mean(report: Report) -> str:
+    """The mean, with as many digits as its 95% interval needs."""
+    return delay(report.mean, report.ci95.get("mean"))
+
+
 def bounds(report: Report, name: str, otherwise: str) -> str:
     """A 95% interval."""
     low_high = report.ci95.get(name)
-    return f"{delay(low_high[0])} to {delay(low_high[1])}" if low_high else otherwise
+    return ends(low_high) if low_high else otherwise
 
 
-def delay(seconds: float | None) -> str:
-    """A delay as text, with the exact value for programs."""
-    return "-" if seconds is None else f'<data value="{seconds!r}">{duration(seconds)}</data>'
+def ends(low_high: Bounds | None) -> str:
+    """An interval as text, with its exact ends for programs; a dash without one."""
+    if low_high is None:
+        return "-"
+    texts = interval(low_high).split(" to ")
+    return " to ".join(_exact(end, text) for end, text in zip(low_high, texts, strict=True))
+
+
+def delay(seconds: float | None, low_high: Bounds | None = None) -> str:
+    """A delay as text, with as many digits as its interval needs, and the exact value for programs."""
+    return "-" if seconds is None else _exact(seconds, duration(seconds, low_high))
+
+
+def _exact(seconds: float, text: str) -> str:
+    return f'<data value="{seconds!r}">{text}</data>'
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

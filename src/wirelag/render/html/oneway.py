@@ -10,8 +10,20 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.render.html.charts import Figure, Scale, clock, duration
-from wirelag.render.html.frame import Frame, chart, coverage, delay, document, folded, listed, scale, slowest, table
+from wirelag.render.html.charts import Figure, Scale, clock, duration, spoken
+from wirelag.render.html.frame import (
+    Frame,
+    chart,
+    coverage,
+    delay,
+    document,
+    ends,
+    folded,
+    listed,
+    scale,
+    slowest,
+    table,
+)
 from wirelag.render.html.oneway_charts import (
     MOST_POINTS,
     ClockFit,
@@ -146,11 +158,8 @@ def _summary(page: OnewayPage) -> str:
     if report.mean is None:
         lead = f"No delay could be measured: {escape(report.reason or 'no packet was used')}."
         return f'<section><p class="lead">{lead}</p>{_below_zero(page)}{listed(page.notes)}</section>'
-    low_high = report.ci95.get("mean")
-    between = f" ({duration(low_high[0])} to {duration(low_high[1])})" if low_high else ""
-    lead = (
-        f"A packet took <strong>{duration(report.mean)}</strong>{between} on average, over {report.samples:,} packets"
-    )
+    took = spoken(report.mean, report.ci95.get("mean"), "<strong>{}</strong>")
+    lead = f"A packet took {took} on average, over {report.samples:,} packets"
     lost = share(report, "lost")
     if lost is not None:
         lead += f"; <strong>{_percent(lost[0])}</strong> were lost"
@@ -220,13 +229,13 @@ def _why_no_value(report: Report) -> str:
 
 def _value(report: Report, key: str) -> str:
     value = said(report, key)
-    return delay(value) if value is not None else _cannot(_why_no_value(report))
+    return delay(value, report.ci95.get(key)) if value is not None else _cannot(_why_no_value(report))
 
 
 def _interval(report: Report, key: str) -> str:
     low_high = report.ci95.get(key)
     if low_high:
-        return f"{delay(low_high[0])} to {delay(low_high[1])}"
+        return ends(low_high)
     if said(report, key) is None:
         return ""
     if report.samples <= 1:
@@ -315,13 +324,12 @@ def _cells(report: Report) -> list[str]:
     cells = [*counts, f"{report.samples:,}"]
     for key in _DELAYS:
         low_high = report.ci95.get(key)
-        cells.append(_short(said(report, key)))
-        cells.append(f"{delay(low_high[0])} to {delay(low_high[1])}" if low_high else "-")
+        cells += [_short(said(report, key), low_high), ends(low_high)]
     return cells
 
 
-def _short(value: float | None) -> str:
-    return delay(value) if value is not None else '<span class="cannot">cannot say</span>'
+def _short(value: float | None, low_high: tuple[float, float] | None) -> str:
+    return delay(value, low_high) if value is not None else '<span class="cannot">cannot say</span>'
 
 
 def _share_cell(report: Report, name: str) -> str:

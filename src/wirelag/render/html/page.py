@@ -8,7 +8,7 @@ from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from wirelag.render.html.charts import QUANTILES, Figure, Intervals, Parts, bars, cdf, clock, duration, heat, over_time
+from wirelag.render.html.charts import QUANTILES, Figure, Intervals, Parts, bars, cdf, clock, heat, over_time, spoken
 from wirelag.render.html.frame import (
     Frame,
     bounds,
@@ -18,6 +18,7 @@ from wirelag.render.html.frame import (
     document,
     folded,
     listed,
+    mean,
     scale,
     slowest,
     table,
@@ -141,7 +142,7 @@ def _lead(page: Page, view: View) -> str:
     ]  # fmt: skip
     tiles = "".join(
         f"<div><dt>p{float(q) * 100:g}</dt>"
-        f"<dd>{delay(report.quantiles[q])}<small>{bounds(report, q, 'no 95% interval')}</small>"
+        f"<dd>{delay(report.quantiles[q], report.ci95.get(q))}<small>{bounds(report, q, 'no 95% interval')}</small>"
         "</dd></div>"
         for q in QUANTILES
     )
@@ -157,9 +158,7 @@ def _exchanges(report: Report) -> str:
 
 
 def _said(report: Report, q: str) -> str:
-    low_high = report.ci95.get(q)
-    between = f" ({duration(low_high[0])} to {duration(low_high[1])})" if low_high else ""
-    return f"<strong>{duration(report.quantiles[q])}</strong>{between}"
+    return spoken(report.quantiles[q], report.ci95.get(q), "<strong>{}</strong>")
 
 
 _NUMBERS: Final = ("samples", "p50", "p90", "p99", "mean", "mean, 95% interval", "least", "most")
@@ -170,7 +169,7 @@ def _numbers(report: Report) -> list[str]:
     return [
         timed(report),
         *quantiles,
-        delay(report.mean),
+        mean(report),
         bounds(report, "mean", "-"),
         delay(report.min),
         delay(report.max),

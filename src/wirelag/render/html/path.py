@@ -23,7 +23,7 @@ from wirelag.render.html.charts import (
     rows_axis,
     spoken,
 )
-from wirelag.render.html.frame import Frame, chart, coverage, delay, document, listed, table
+from wirelag.render.html.frame import Frame, chart, coverage, delay, document, ends, listed, table
 
 MOST_PATHS: Final = 4  # paths with their own chart
 MOST_LINES: Final = 6  # segments over time
@@ -209,7 +209,7 @@ _HEADS: Final = ("segment", "packets", "lost", "floor", "deviation", "mean", "95
 def _segments_table(verdict: Verdict) -> str:
     rows = []
     for part in verdict.parts:
-        figures, ends = part.figures, part.figures.ci95
+        figures = part.figures
         alike = f" (or {escape(', '.join(map(str, part.alike)))} adds as much)" if part.alike else ""
         rows.append(
             [
@@ -218,8 +218,8 @@ def _segments_table(verdict: Verdict) -> str:
                 "-" if figures.loss is None else f"{figures.lost:,} ({figures.loss:.2%})",
                 delay(figures.floor),
                 delay(figures.std),
-                delay(figures.mean),
-                f"{delay(ends[0])} to {delay(ends[1])}" if ends else "-",
+                delay(figures.mean, figures.ci95),
+                ends(figures.ci95),
                 delay(part.added.value if part.added else None),
                 f"{part.share:.0%}",
                 f'<span class="bad">slow</span>{alike}' if part.blamed else "",
@@ -234,8 +234,8 @@ def _paths_table(route: RouteEntry) -> str:
         [
             escape(" > ".join(path.routers)),
             f"{path.share:.2%}",
-            delay(total.mean),
-            f"{delay(total.ci95[0])} to {delay(total.ci95[1])}" if total.ci95 else "-",
+            delay(total.mean, total.ci95),
+            ends(total.ci95),
             delay(total.std),
             "-" if total.loss is None else f"{total.loss:.2%}",
         ]
@@ -253,8 +253,8 @@ def _routes_table(routes: Sequence[RouteEntry]) -> str:
         rows.append(
             [
                 escape(route.name),
-                ("&ge; " if verdict.missing else "") + delay(total.mean),
-                f"{delay(total.ci95[0])} to {delay(total.ci95[1])}" if total.ci95 else "-",
+                ("&ge; " if verdict.missing else "") + delay(total.mean, total.ci95),
+                ends(total.ci95),
                 delay(total.std),
                 "-" if total.loss is None else f"{total.loss:.2%}",
                 delay(sum(part.puts for part in verdict.parts)),
@@ -274,8 +274,8 @@ def _changes_table(changes: Sequence[DelayChange]) -> str:
             clock(round(change.at * 1e9), 10**6),
             delay(change.before),
             delay(change.after),
-            delay(change.difference),
-            f"{delay(change.ci95[0])} to {delay(change.ci95[1])}",
+            delay(change.difference, change.ci95),
+            ends(change.ci95),
         ]
         for change in changes[:MOST_ROUTES]
     ]

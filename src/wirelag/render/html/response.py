@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from wirelag.render.html.charts import Figure, clock, duration, spoken
-from wirelag.render.html.frame import Frame, bounds, chart, coverage, delay, document, folded, listed, table
+from wirelag.render.html.frame import Frame, bounds, chart, coverage, delay, document, folded, listed, mean, table
 from wirelag.render.html.oneway_charts import SpanEntry, means
 from wirelag.render.html.page import MOST_BARS, MOST_GROUPS, Page, render
 from wirelag.render.html.response_charts import height, over_time, split
@@ -101,7 +101,7 @@ def _summary(page: ResponsePage) -> str:
     if said["think"] is not None:
         lead += f"; clients then thought for <strong>{duration(said['think'])}</strong>"
     tiles = (
-        ("mean latency", delay(report.mean), bounds(report, "mean", "too few flows for an interval")),
+        ("mean latency", mean(report), bounds(report, "mean", "too few flows for an interval")),
         ("think time", delay(said["think"]), f"{said['think_samples']:,} times"),
         ("network", delay(said["network"]), _network(report)),
         ("answered", f"{said['answered'] / said['epochs']:.1%}",
@@ -136,7 +136,7 @@ def _cells(report: Report) -> list[str]:
     return [
         escape(method_of(report)),
         f"{report.samples:,}",
-        delay(report.mean),
+        mean(report),
         bounds(report, "mean", "-"),
         delay(said["think"]),
         delay(said["network"]),

@@ -11,7 +11,9 @@ function valueText(series, i, x, y) {
   const axis = series.along === "x" ? x : y, value = (series.along === "x" ? series.x : series.y)[i];
   if (value == null) return "";
   const low = series.low?.[i], high = series.high?.[i];
-  return axis.say(value) + (low == null ? "" : ` (${axis.say(low)} to ${axis.say(high)})`);
+  if (low == null) return axis.say(value);
+  if (axis.spec.kind === "delay") return withInterval(value, low, high);
+  return `${axis.say(value)} (${axis.say(low)} to ${axis.say(high)})`;
 }
 
 // From one value to another; a date is said once.
