@@ -72,6 +72,7 @@ def run(scenario: Scenario, seed: int, folder: Path, in_kernel: Method | None = 
             recorders.append(Recorder(network, result.both, "client", both=True))
         if scenario.join_after_s:
             clients = [scenario.client.start(network, task) for task in tasks]
+            _wait_for_packets(network, 4 * scenario.connections)  # a busy machine starts programs late
             time.sleep(scenario.join_after_s)
             recorders += _at_the_point(network, result, in_kernel)
         else:
@@ -92,6 +93,17 @@ def run(scenario: Scenario, seed: int, folder: Path, in_kernel: Method | None = 
             parts = [_exchanges(result.both, scenario.server.port, delay_ns)]
         pl.concat(parts).sort("t_response_ns", maintain_order=True).write_parquet(result.truth)
     return result
+
+
+def _wait_for_packets(network: Network, count: int) -> None:
+    """Wait until the client has sent so many packets: its connections are open, and it has asked."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (
+        json.loads(network.run("client", "ip", "-s", "-j", "link", "show", "eth0"))[0]["stats64"]["tx"]["packets"]
+        < count
+    ):
+        if time.monotonic() > deadline:
+            raise OSError(f"the client does not send {count} packets")
 
 
 def _at_the_point(network: Network, result: Run, in_kernel: Method | None) -> list[Recorder | InKernel]:

@@ -91,6 +91,7 @@ def test_a_flood_moves_no_connection_and_new_ones_are_served(place: Site, kinds:
             passing = place.within("passing").ask(12, LONG_S, PASSING)
             said = [flood.finish(SECONDS + PATIENCE_S) for flood in floods]
             traffic(place, 1, 2, 3)
+            until(lambda: weights.moves >= 2 and connections(place) > 12 + 24, "moves, and connections after the first")
         found = Counter(balancer.read().counters)
         asked, new = stop_client(lasting, place), stop_client(passing, place.within("passing"))
     finally:
@@ -108,6 +109,14 @@ def test_a_flood_moves_no_connection_and_new_ones_are_served(place: Site, kinds:
 def settled(balancer: Balancer) -> int:
     held = balancer.maps["connections"].memory().view(CONNECTION)
     return int((held["seen"] - held["since"] > SETTLED_NS >> SEEN_SHIFT).sum())
+
+
+def connections(place: Site) -> int:
+    """How many the clients have opened."""
+    names, numbers = (
+        line.split() for line in place.network.run("client", "grep", "^Tcp:", "/proc/net/snmp").splitlines()
+    )
+    return int(dict(zip(names, numbers, strict=True))["ActiveOpens"])
 
 
 def opened(asked: np.ndarray) -> int:

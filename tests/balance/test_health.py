@@ -2,6 +2,7 @@
 
 import os
 import resource
+import select
 import signal
 import socket
 import struct
@@ -24,7 +25,7 @@ from tests.support.balance_loop import of, steered, well
 from tests.support.balanced_site import LONG_S, traffic
 from tests.support.balancer_packets import CONFIG
 from tests.support.in_lab import IN_LAB
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 from wirelag.balance.health import OTHERS, Health, Votes, _make_room
 from wirelag.balance.settings import Config, HealthSettings
 from wirelag.errors import WirelagError
@@ -107,6 +108,22 @@ def test_what_passes(reply: list[bytes], kind: str, why: str) -> None:
         thread.join()
     assert found == ({"a": why} if why else {})
     assert check_servers({"a": "127.0.0.1"}, port, "tcp", "/", "x", 1) == {"a": "connection refused"}
+
+
+def test_what_came_in_time_counts_on_a_host_that_looks_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock shows that the time is over as soon as the server has accepted the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def times_s() -> Iterator[float]:
+            yield 0.0
+            select.select([listener], [], [], PATIENCE_S)
+            while True:
+                yield 100.0
+
+        clock_s = times_s()
+        monkeypatch.setattr("wirelag.transport.health_check.time.monotonic", lambda: next(clock_s))
+        port = listener.getsockname()[1]
+        assert check_servers({"a": "127.0.0.1"}, port, "tcp", "/", "x", 0.1) == {}
 
 
 def test_an_address_of_version_6_is_a_host_in_brackets() -> None:

@@ -1,12 +1,16 @@
 """Without the extra `tables`: what works, byte for byte as with it, and what says how to get it."""
 
+import json
+import os
 import subprocess
 import sys
 import venv
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.command import Ran, wirelag
 from tests.support.places import ROOT
 from tests.support.simulated_captures import write_simulation
 from wirelag.sim import Scenario, simulate
@@ -19,7 +23,12 @@ class Blocked:
             raise ModuleNotFoundError("No module named 'polars'", name="polars")
 sys.meta_path.insert(0, Blocked())
 """
-RUN = BLOCKED + "from wirelag.cli import main\nsys.argv[0] = 'wirelag'\nmain()"
+COMMANDS = f"""{BLOCKED}
+import json
+from tests.support.command import wirelag
+for line in sys.stdin:
+    print(json.dumps(wirelag(*json.loads(line), code=None)), flush=True)
+"""
 MOST_BYTES = 200_000_000
 
 WORKS = [
@@ -55,12 +64,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_simulation(simulate(Scenario(packets=4_000, loss=0.01)), folder / "web.pcap")
     write_simulation(simulate(Scenario(packets=3_000, points=2)), folder / "up.pcap", folder / "down.pcap")
     queue = "simulate --queue 0.8 --duration 100ms -o before.pcap -o behind.pcap --quiet"
-    assert ran(folder, queue, "-m", "wirelag.cli").returncode == 0
+    wirelag(*queue.split(), cwd=folder)
     return folder
 
 
-def ran(folder: Path, words: str, *how: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, *how, *words.split()], cwd=folder, capture_output=True, check=False)
+Without = Callable[[str], Ran]
+
+
+@pytest.fixture(scope="module")
+def without(folder: Path) -> Iterator[Without]:
+    """Runs commands in a process without polars; one for all, since starting it takes longer than they do."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", COMMANDS], cwd=folder, env=environment, **pipes) as process:  # type: ignore[call-overload]
+
+        def run(words: str) -> Ran:
+            process.stdin.write(json.dumps(words.split()) + "\n")
+            process.stdin.flush()
+            return Ran(*json.loads(process.stdout.readline()))
+
+        yield run
+        process.stdin.close()
 
 
 def taken(folder: Path) -> dict[str, bytes]:
@@ -70,22 +94,21 @@ def taken(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("words", WORKS)
-def test_works_as_with_polars(folder: Path, words: str) -> None:
-    without = ran(folder, words, "-c", RUN)
+def test_works_as_with_polars(folder: Path, without: Without, words: str) -> None:
+    ran = without(words)
     files = taken(folder)
-    assert without.returncode == 0, without.stderr.decode()
-    with_it = ran(folder, words, "-m", "wirelag.cli")
-    assert with_it.stdout == without.stdout
+    assert ran.returncode == 0, ran.stderr
+    assert wirelag(*words.split(), cwd=folder).stdout == ran.stdout
     same = taken(folder)
     assert same.keys() == files.keys()
     assert "--html" in words or same == files  # a page says when it was made
 
 
 @pytest.mark.parametrize(("words", "what"), REFUSED.items())
-def test_says_what_is_missing_before_it_measures(folder: Path, words: str, what: str) -> None:
-    done = ran(folder, words, "-c", RUN)
+def test_says_what_is_missing_before_it_measures(folder: Path, without: Without, words: str, what: str) -> None:
+    done = without(words)
     assert done.returncode == 2
-    assert done.stderr.decode() == f"wirelag: {what} needs polars: pip install 'wirelag[tables]'\n"
+    assert done.stderr == f"wirelag: {what} needs polars: pip install 'wirelag[tables]'\n"
     assert not done.stdout
     assert not taken(folder)
 
@@ -100,8 +123,8 @@ for frame in (result.to_polars, result.samples.to_polars, next(iter(wirelag.read
     except wirelag.WirelagError as error:
         print(error)
 """
-    done = ran(folder, "", "-c", code)
-    assert done.stdout.decode() == "A data frame needs polars: pip install 'wirelag[tables]'\n" * 3, done.stderr
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.stdout == "A data frame needs polars: pip install 'wirelag[tables]'\n" * 3, done.stderr
 
 
 @pytest.mark.acceptance

@@ -2,7 +2,8 @@
 
 Law: all servers are asked at once, and the whole takes no longer than the timeout. A server that accepts and says
 nothing, or ends the connection, passes a `tcp` check, and fails an `http` one; so does one whose status line is not
-complete in time. An OSError means that this host could not ask, which says nothing about servers.
+complete in time. What came in time counts, even if this host was too busy to look until the time was over. An OSError
+means that this host could not ask, which says nothing about servers.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def check_servers(
                 one.close()
             else:
                 waiting.register(one, selectors.EVENT_WRITE, name)
-        while waiting.get_map() and (left_s := ends_s - time.monotonic()) > 0:
+        left_s = timeout_s
+        while waiting.get_map() and left_s > 0:
+            left_s = max(0.0, ends_s - time.monotonic())  # 0: a last look
             for key, events in waiting.select(left_s):
                 one = key.fileobj  # type: ignore[assignment]
                 said = _turn(one, events, kind, request, replies, key.data)
