@@ -24,7 +24,7 @@ from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, encode
 from wirelag.transport import Address, Declined, Refused, Unreachable, sender
 from wirelag.transport.outbox import Outbox
-from wirelag.transport.runs import SILENT_S, Runs
+from wirelag.transport.runs import DOUBT_S, SILENT_S, Runs
 from wirelag.transport.spool import Spool
 
 MONTH_NS = 30 * 86400 * 10**9
@@ -374,6 +374,44 @@ def test_of_two_agents_with_one_name_the_second_is_refused(tmp_path: Path) -> No
         assert "(status 409: another agent called A is running; give each its own name)" in refused[0]
         assert running.counted()["http of a second agent"] == 7
     assert running.log.count("two agents are called A: the one at 127.0.0.1, which began later, is refused") == 1
+
+
+def test_a_second_agent_that_starts_again_and_again_gets_nothing_in(tmp_path: Path) -> None:
+    """Each of its runs is a new one; once two were seen running, none of them is taken for the first one's next."""
+    agent = pair(recent(8, 50, 1), RDA)[0]
+    messages = agent.messages(0, 8)
+
+    async def work(url: str) -> int:
+        first, refused = sender(Address(url), "A"), 0
+        for message in messages:
+            await first.send(encode(message), message.key)
+            second = sender(Address(url), "A")
+            try:
+                await second.send(encode(message), message.key)
+            except Declined:
+                refused += 1
+            await second.close()
+        await first.close()
+        return refused
+
+    with Running(tmp_path, "--segment", "A>B") as running:
+        assert asyncio.run(asyncio.wait_for(work(running.url), PATIENCE_S)) == 7  # all but the first of the first run
+        assert running.counted()["http of a second agent"] == 7
+
+
+def test_a_first_agent_that_starts_again_beside_a_second_is_late_and_then_heard() -> None:
+    runs = Runs()
+    assert [runs.admits("A", run, 0.0) for run in ("one", "two", "one", "two")] == [True, True, True, False]
+    for number in range(10):
+        assert not runs.admits("A", f"two {number}", 1.0 + number)
+    assert not runs.admits("A", "one again", 20.0)  # it cannot be told from the second
+    assert not runs.refuses("A", "one", 21.0)  # what a broker repeats
+    assert runs.refuses("A", "two", 21.0)
+    assert runs.admits("A", "one again", SILENT_S)  # the first run has ended
+    assert runs.admits("A", "one once more", SILENT_S + 1)  # nobody else was heard since
+    assert [runs.admits("B", run, 0.0) for run in ("one", "two", "one")] == [True, True, True]
+    assert runs.admits("B", "one", DOUBT_S - 10)
+    assert runs.admits("B", "one again", DOUBT_S)  # the second has not been heard for long
 
 
 def test_an_agent_that_starts_again_is_heard_at_once() -> None:
