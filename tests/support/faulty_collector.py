@@ -3,8 +3,8 @@
 The model: a message that was acknowledged is in the store, or in its result, whatever happens then; a result is the
 one that a collector without faults makes of the same messages; none is there twice. Faults that last longer than an
 interval waits for its neighbours may cost its figure of loss, which is then not given, and nothing else. A flipped bit
-may take the rows of its page and of those below it, and no other; what it took is missing, or has no figures: no row is
-ever wrong.
+may take the rows of its page and of those below it, and no other, and so the loss of their neighbours; what it took is
+missing, or has no figures: no row is ever wrong.
 """
 
 import asyncio
@@ -249,7 +249,8 @@ class FaultyCollector:
     def _is_right(self, start_ns: int, found: tuple[Any, ...] | None, lasted: bool) -> bool:
         if start_ns in self.doubtful and (found is None or found[COMPARED.index("mean")] is None):
             return True
-        return found is not None and agree(found, self.expected.get(start_ns), lasted)
+        alone = not self.doubtful.isdisjoint((start_ns - SECOND_NS, start_ns, start_ns + SECOND_NS))
+        return found is not None and agree(found, self.expected.get(start_ns), lasted or alone)
 
     def end(self) -> None:
         if self._running is not None:
