@@ -106,6 +106,18 @@ def test_no_flipped_bit_changes_a_figure(tmp_path: Path) -> None:
     assert silent > flips // 20  # and nothing is told of those that are not used
 
 
+def test_a_row_that_lost_its_checksum_is_damaged(tmp_path: Path) -> None:
+    """As with a flipped bit in its header, after which the last columns are empty."""
+    filled(tmp_path / "store.db")
+    with closing(SqliteStore(str(tmp_path / "store.db"))) as store:
+        store._base.execute("update results set crc = null where start_ns = ?", (START_NS,))
+        store._base.execute("update messages set crc = null where key = 'key3'")
+        store._base.execute(
+            "update results set lost = x'' where start_ns = ?", (START_NS + SECOND_NS,)
+        )  # 0, one bit off
+        assert len(found(store)) == 3 * COUNT - 5
+
+
 def test_a_changed_number_is_told_everywhere(tmp_path: Path) -> None:
     """A number of a result, and the time of a message, which SQLite cannot see: log, /metrics and --check name them."""
     path, start_ns = tmp_path / "store.db", recent(6, 50, 2).start_ns

@@ -299,8 +299,8 @@ def test_a_store_of_the_version_before_gets_checksums(tmp_path: Path) -> None:
     assert (version(old), version(tmp_path / "store.db.version2")) == (VERSION, 2)
     assert dump(tmp_path / "store.db.version2") == before
     with closing(sqlite3.connect(old)) as base:
-        assert base.execute("select count(crc), count(*) from results where length_ns < 6e10").fetchone() == (3, 7)
-        assert base.execute("select count(crc), count(*) from messages").fetchone() == (1, 8)
+        assert base.execute("select sum(crc >= 0), count(*) from results where length_ns < 6e10").fetchone() == (3, 7)
+        assert base.execute("select sum(crc >= 0), count(*) from messages").fetchone() == (1, 8)
 
 
 def test_check_reads_only(old: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import http.server
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tests.support.command import WIRELAG
 from tests.support.in_lab import IN_LAB
 from tests.support.transport_peers import run
 from tests.support.waiting import PATIENCE_S, until_soon
+from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, encode
 from wirelag.transport import Address, Declined, Refused, Unreachable, sender
@@ -292,6 +294,72 @@ def test_a_full_disk_keeps_the_newest(tmp_path: Path) -> None:
     assert names == list(range(60 - len(names), 60))
     assert dropped == 60 - len(names)
     assert 20 <= len(names) <= 40  # ten in memory, and those that the disk has room for
+
+
+LARGE = """
+import json, subprocess, sys
+from pathlib import Path
+from wirelag.transport import spool as module
+
+folder, seen = Path(sys.argv[1]), []
+def see(spool): seen.append([[int(name[25:-8]) for name in spool.names], spool.dropped])
+spool = module.Spool(folder / "spool")
+for i in range(10): spool.put(bytes(4000), f"key-{i}")
+with open(folder / "filler", "ab", buffering=0) as file:
+    try:
+        while True: file.write(bytes(4096))
+    except OSError: pass
+module.HELD_BYTES = 150_000
+for i in range(10, 12): spool.put(bytes(100_000), f"key-{i}")
+see(spool)
+(folder / "filler").unlink()
+spool = module.Spool(folder / "small", 5 * 4096)
+for i in range(5): spool.put(bytes(4000), f"key-{i}")
+subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+for i in range(5, 8): spool.put(bytes(4000), f"key-{i}")
+see(spool)
+subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+spool.put(bytes(4000), "key-8")
+see(spool)
+print(json.dumps(seen))
+"""
+
+
+@IN_LAB
+def test_nothing_is_dropped_in_vain(tmp_path: Path) -> None:
+    """Files that free too little for a large message stay, and so do those that cannot be removed."""
+    command = [*MOUNTED, str(tmp_path), sys.executable, "-c", LARGE, str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    full, read_only, after = json.loads(done.stdout)
+    assert full == [[*range(10), 11], 1]  # the older one of the two large ones
+    assert read_only == [list(range(8)), 0]
+    assert after == [list(range(4, 9)), 4]  # the oldest make room
+
+
+def test_a_spool_whose_directory_is_removed_begins_anew(tmp_path: Path) -> None:
+    """As with rm -rf: what was in it does not wait any more, it is told, and what comes then is on disk again."""
+
+    async def work() -> None:
+        folder, told = tmp_path / "spool", list[str]()
+        spool = Spool(folder)
+        outbox = Outbox(sender(Address("http://127.0.0.1:9"), "A"), spool, told.append)
+        for i in range(5):
+            await outbox.put(b"data", f"key-{i}")
+        shutil.rmtree(folder)
+        await outbox.put(b"data", "key-0")
+        assert (outbox.waiting, outbox.dropped, outbox.disk_fails) == (1, 5, False)
+        assert told == [f"{folder}: others removed files of 5 messages that waited: lost"]
+        assert [path.name[20:] for path in folder.iterdir()] == ["-key-0.message"]
+        with pytest.raises(WirelagError, match="another agent spools here"):
+            Spool(folder)
+        for path in folder.iterdir():
+            path.unlink()
+        (name,) = spool.names
+        assert spool.read(name) is None
+        assert (outbox.waiting, outbox.dropped) == (0, 6)
+        spool.close()
+
+    run(work())
 
 
 def test_a_small_spool_and_no_collector_fill_no_log(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from wirelag.collector.sqlite_file import COLUMNS, VERSION, is_damage
+from wirelag.collector.sqlite_file import COLUMNS, UNCHECKED, VERSION, is_damage
 from wirelag.units import format_time, many
 
 _HALF: Final = 1 << 63
@@ -47,13 +47,13 @@ def checksum(values: Iterable[Any]) -> int:
     long = [i for i, value in enumerate(plain) if isinstance(value, bytes)]
     found = 0
     for i in long:
-        found, plain[i] = zlib.crc32(plain[i], found), len(plain[i])
+        found, plain[i] = zlib.crc32(plain[i], found), (len(plain[i]),)  # b"" is not 0
     return zlib.crc32(repr(plain).encode(errors="replace"), found)
 
 
 def is_whole(values: Iterable[Any], crc: int | None) -> bool:
-    """Whether these values have this checksum; rows of older versions have none."""
-    return crc is None or checksum(values) == crc
+    """Whether these values have this checksum, or are of a version that wrote none."""
+    return crc == UNCHECKED or checksum(values) == crc
 
 
 def check(base: sqlite3.Connection) -> None:

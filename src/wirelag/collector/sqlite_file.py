@@ -22,6 +22,7 @@ from wirelag.errors import WirelagError
 from wirelag.stats.moments import Moments
 
 VERSION: Final = 3  # raised with every change of a table: a program that does not know it must not write
+UNCHECKED: Final = -1  # the checksum of rows that older versions wrote; a row without any is damaged
 SINGLE: Final = (
     "estimator", "intervals", "missed", "covered_ns", "sent", "received", "loss_sent", "lost", "lost_low", "lost_high",
     "reordered", "duplicated", "unseen_up", "unseen_down", "clock_error_ns", "unsynchronised", "min_ns", "max_ns",
@@ -189,8 +190,8 @@ def _update(base: sqlite3.Connection, version: int) -> None:
     try:
         if version == 1:
             _to_version2(base)
-        for table in ("results", "messages"):  # of rows without a checksum nothing is checked, and they age
-            base.execute(f"alter table {table} add column crc integer")
+        for table in ("results", "messages"):
+            base.execute(f"alter table {table} add column crc integer default {UNCHECKED}")
         base.execute(f"pragma user_version = {VERSION}")
         base.execute("commit")
     except BaseException:
@@ -218,12 +219,13 @@ def _save(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> int:
         there = {row[1] for row in old.execute(f"pragma table_info({table})")}  # an older version has fewer
     except sqlite3.Error:
         return 0
-    columns = [row[1:6:4] for row in new.execute(f"pragma table_info({table})") if row[1] in there]
+    columns = [row[1:6:4] for row in new.execute(f"pragma table_info({table})") if row[1] in {*there, "crc"}]
     names = ", ".join(name for name, _ in columns)
+    read = names if "crc" in there else names.replace("crc", str(UNCHECKED))
     key = [name for name, place in sorted(columns, key=lambda one: one[1]) if place]
     saved = 0
     for order in ("asc", "desc"):
-        query = f"select {names} from {table} order by {', '.join(f'{name} {order}' for name in key)}"
+        query = f"select {read} from {table} order by {', '.join(f'{name} {order}' for name in key)}"
         put = f"insert or ignore into {table} ({names}) values ({', '.join('?' * len(columns))})"
         whole, rows = False, None
         try:
