@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.effort import FULL
 from tests.support.hostile import SEGMENTS, TOKEN, collector, opened, peak_bytes
 from tests.support.transport_peers import make_certificate
 from tests.support.waiting import PATIENCE_S
-from wirelag.collector.connections import MOST_GARBAGE, MOST_LEAVING, Door, Visitor, Visitors
+from wirelag.collector.connections import CONNECTION_BYTES, MOST_GARBAGE, MOST_LEAVING, Door, Visitor, Visitors
 
 MIB = 1 << 20
 FEW_FILES = (
@@ -124,3 +125,21 @@ def test_visitors_are_bounded_and_the_oldest_stranger_goes() -> None:
         end.close()
     for end, _ in ends[12:]:
         end.close()
+
+
+def test_a_connection_with_tls_takes_little_memory(tmp_path: Path) -> None:
+    """Points with right tokens that wait for asks on many connections: each had a buffer of 256 KiB."""
+    made, key = make_certificate(tmp_path)
+    context, count = ssl.create_default_context(cafile=made), 4096 if FULL else 100
+    more = ("--certificate", str(made), "--key", str(key))
+    with collector(tmp_path, "many", SEGMENTS, *more) as running, ExitStack() as lines:
+        port = urlsplit(running.url).port or 0
+        before = 0
+        for number in range(count + 10):
+            if number == 10:  # what is loaded with the first ones is the program's
+                before = peak_bytes(running)
+            plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+            line = lines.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
+            line.sendall(f"GET /v1/asks/C HTTP/1.1\r\nHost: c\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+            assert b" 200 " in line.recv(1000)
+        assert peak_bytes(running) - before < count * CONNECTION_BYTES

@@ -241,12 +241,16 @@ def test_pruning_finds_its_rows_by_the_primary_key(tmp_path: Path) -> None:
 # ---- versions ----
 
 
+def as_version(number: int, folder: Path) -> Path:
+    """A store as that version wrote it: four intervals of A>B, and messages that wait."""
+    path = folder / "store.db"
+    path.write_bytes(gzip.decompress((DATA / f"store-version{number}.db.gz").read_bytes()))
+    return path
+
+
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """A store as version 1 wrote it: four intervals of A>B, and messages that wait."""
-    path = tmp_path / "store.db"
-    path.write_bytes(gzip.decompress((DATA / "store-version1.db.gz").read_bytes()))
-    return path
+    return as_version(1, tmp_path)
 
 
 def version(path: Path) -> int:
@@ -280,6 +284,23 @@ def test_an_older_store_is_copied_and_then_brought_up_to_date(old: Path, lacking
     assert copy.stat().st_mode & 0o077 == 0
     with closing(SqliteStore(str(old))) as store:  # once
         assert len(store.rows("A>B", None, SECOND_NS, ALL_TIMES, 9)) == 7
+
+
+def test_a_store_of_the_version_before_gets_checksums(tmp_path: Path) -> None:
+    """What it has is read as it is; what is written from now on is checked."""
+    old = as_version(2, tmp_path)
+    before, kept = dump(old), waiting(old)
+    with closing(SqliteStore(str(old))) as store:
+        assert [row.tally.sent for row in store.rows("A>B", None, SECOND_NS, ALL_TIMES, 9)][:3] == [49, 50, 53]
+        assert len(list(store.messages_since(0))) == len(kept) == 7
+        put(store, SECOND_NS, 3, SECOND_NS)
+        store.put_message("k", "A", START_NS, b"body", START_NS)
+        store.check()
+    assert (version(old), version(tmp_path / "store.db.version2")) == (VERSION, 2)
+    assert dump(tmp_path / "store.db.version2") == before
+    with closing(sqlite3.connect(old)) as base:
+        assert base.execute("select sum(crc >= 0), count(*) from results where length_ns < 6e10").fetchone() == (3, 7)
+        assert base.execute("select sum(crc >= 0), count(*) from messages").fetchone() == (1, 8)
 
 
 def test_check_reads_only(old: Path) -> None:

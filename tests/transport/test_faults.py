@@ -3,6 +3,7 @@
 import asyncio
 import http.server
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,11 +21,12 @@ from tests.support.command import WIRELAG
 from tests.support.in_lab import IN_LAB
 from tests.support.transport_peers import run
 from tests.support.waiting import PATIENCE_S, until_soon
+from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, encode
 from wirelag.transport import Address, Declined, Refused, Unreachable, sender
 from wirelag.transport.outbox import Outbox
-from wirelag.transport.runs import SILENT_S, Runs
+from wirelag.transport.runs import DOUBT_S, SILENT_S, Runs
 from wirelag.transport.spool import Spool
 
 MONTH_NS = 30 * 86400 * 10**9
@@ -294,6 +296,72 @@ def test_a_full_disk_keeps_the_newest(tmp_path: Path) -> None:
     assert 20 <= len(names) <= 40  # ten in memory, and those that the disk has room for
 
 
+LARGE = """
+import json, subprocess, sys
+from pathlib import Path
+from wirelag.transport import spool as module
+
+folder, seen = Path(sys.argv[1]), []
+def see(spool): seen.append([[int(name[25:-8]) for name in spool.names], spool.dropped])
+spool = module.Spool(folder / "spool")
+for i in range(10): spool.put(bytes(4000), f"key-{i}")
+with open(folder / "filler", "ab", buffering=0) as file:
+    try:
+        while True: file.write(bytes(4096))
+    except OSError: pass
+module.HELD_BYTES = 150_000
+for i in range(10, 12): spool.put(bytes(100_000), f"key-{i}")
+see(spool)
+(folder / "filler").unlink()
+spool = module.Spool(folder / "small", 5 * 4096)
+for i in range(5): spool.put(bytes(4000), f"key-{i}")
+subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+for i in range(5, 8): spool.put(bytes(4000), f"key-{i}")
+see(spool)
+subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+spool.put(bytes(4000), "key-8")
+see(spool)
+print(json.dumps(seen))
+"""
+
+
+@IN_LAB
+def test_nothing_is_dropped_in_vain(tmp_path: Path) -> None:
+    """Files that free too little for a large message stay, and so do those that cannot be removed."""
+    command = [*MOUNTED, str(tmp_path), sys.executable, "-c", LARGE, str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    full, read_only, after = json.loads(done.stdout)
+    assert full == [[*range(10), 11], 1]  # the older one of the two large ones
+    assert read_only == [list(range(8)), 0]
+    assert after == [list(range(4, 9)), 4]  # the oldest make room
+
+
+def test_a_spool_whose_directory_is_removed_begins_anew(tmp_path: Path) -> None:
+    """As with rm -rf: what was in it does not wait any more, it is told, and what comes then is on disk again."""
+
+    async def work() -> None:
+        folder, told = tmp_path / "spool", list[str]()
+        spool = Spool(folder)
+        outbox = Outbox(sender(Address("http://127.0.0.1:9"), "A"), spool, told.append)
+        for i in range(5):
+            await outbox.put(b"data", f"key-{i}")
+        shutil.rmtree(folder)
+        await outbox.put(b"data", "key-0")
+        assert (outbox.waiting, outbox.dropped, outbox.disk_fails) == (1, 5, False)
+        assert told == [f"{folder}: others removed files of 5 messages that waited: lost"]
+        assert [path.name[20:] for path in folder.iterdir()] == ["-key-0.message"]
+        with pytest.raises(WirelagError, match="another agent spools here"):
+            Spool(folder)
+        for path in folder.iterdir():
+            path.unlink()
+        (name,) = spool.names
+        assert spool.read(name) is None
+        assert (outbox.waiting, outbox.dropped) == (0, 6)
+        spool.close()
+
+    run(work())
+
+
 def test_a_small_spool_and_no_collector_fill_no_log(tmp_path: Path) -> None:
     """Every message is larger than the spool, and cannot be sent: four lines a second before."""
     capture = tmp_path / "capture.pcap"
@@ -374,6 +442,44 @@ def test_of_two_agents_with_one_name_the_second_is_refused(tmp_path: Path) -> No
         assert "(status 409: another agent called A is running; give each its own name)" in refused[0]
         assert running.counted()["http of a second agent"] == 7
     assert running.log.count("two agents are called A: the one at 127.0.0.1, which began later, is refused") == 1
+
+
+def test_a_second_agent_that_starts_again_and_again_gets_nothing_in(tmp_path: Path) -> None:
+    """Each of its runs is a new one; once two were seen running, none of them is taken for the first one's next."""
+    agent = pair(recent(8, 50, 1), RDA)[0]
+    messages = agent.messages(0, 8)
+
+    async def work(url: str) -> int:
+        first, refused = sender(Address(url), "A"), 0
+        for message in messages:
+            await first.send(encode(message), message.key)
+            second = sender(Address(url), "A")
+            try:
+                await second.send(encode(message), message.key)
+            except Declined:
+                refused += 1
+            await second.close()
+        await first.close()
+        return refused
+
+    with Running(tmp_path, "--segment", "A>B") as running:
+        assert asyncio.run(asyncio.wait_for(work(running.url), PATIENCE_S)) == 7  # all but the first of the first run
+        assert running.counted()["http of a second agent"] == 7
+
+
+def test_a_first_agent_that_starts_again_beside_a_second_is_late_and_then_heard() -> None:
+    runs = Runs()
+    assert [runs.admits("A", run, 0.0) for run in ("one", "two", "one", "two")] == [True, True, True, False]
+    for number in range(10):
+        assert not runs.admits("A", f"two {number}", 1.0 + number)
+    assert not runs.admits("A", "one again", 20.0)  # it cannot be told from the second
+    assert not runs.refuses("A", "one", 21.0)  # what a broker repeats
+    assert runs.refuses("A", "two", 21.0)
+    assert runs.admits("A", "one again", SILENT_S)  # the first run has ended
+    assert runs.admits("A", "one once more", SILENT_S + 1)  # nobody else was heard since
+    assert [runs.admits("B", run, 0.0) for run in ("one", "two", "one")] == [True, True, True]
+    assert runs.admits("B", "one", DOUBT_S - 10)
+    assert runs.admits("B", "one again", DOUBT_S)  # the second has not been heard for long
 
 
 def test_an_agent_that_starts_again_is_heard_at_once() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from wirelag.collector.following import Follow, called, pointed
 from wirelag.collector.serve import encryption, holder, listening
 from wirelag.collector.settings import Settings
+from wirelag.collector.sqlite_check import looked_over
 from wirelag.collector.sqlite_file import VERSION, version_of
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS
 from wirelag.errors import WirelagError
@@ -59,6 +60,8 @@ def told(settings: Settings) -> Iterator[str]:
     if version not in (None, VERSION):
         copy = f"{settings.store}.version{version}"
         yield f"  which has version {version}: the start copies it to {copy}, and brings it to version {VERSION}"
+    if version is not None and (wrong := looked_over(settings.store, holder(settings.store) is not None)) is not None:
+        yield f"  which {wrong}"
     keep = settings.retention
     ages = (("intervals", keep.single_ns), ("minutes", keep.minutes_ns), ("hours", keep.hours_ns))
     yield "  " + ", ".join(f"{name} for {format_duration(age)}" for name, age in ages)

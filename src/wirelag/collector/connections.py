@@ -15,6 +15,7 @@ import logging
 import resource
 import socket
 import time
+from asyncio import sslproto
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,8 +31,10 @@ SILENT_S: Final = 10.0  # without a whole request
 UNREAD_S: Final = 60.0  # with a response that is not read
 STRANGE_S: Final = 15.0  # without a right token
 MOST_CONNECTIONS: Final = 4096
+CONNECTION_BYTES: Final = 96 << 10  # what one takes at most while nothing waits on it, with TLS
+TLS_RECORD: Final = 16 << 10  # bytes: no read gives more, and asyncio's buffer of 256 KiB is never filled
 RESERVED: Final = 128  # file descriptors for everything else
-MOST_LEAVING: Final = 256  # handshakes that were sent off and are not closed yet: each has a buffer of 256 KiB,
+MOST_LEAVING: Final = 256  # handshakes that were sent off and are not closed yet: each has a buffer,
 MOST_GARBAGE: Final = 256  # and when it has failed keeps it until cycles are collected: its error holds its frames
 MOST_REFUSED: Final = 64  # connections that are refused before others get a turn
 
@@ -47,6 +50,11 @@ def room() -> int:
         soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft - RESERVED))
+
+
+def read_by_record() -> None:
+    """Give each connection with TLS a buffer for one record, from now on; asyncio allots sixteen times as much."""
+    sslproto.SSLProtocol.max_size = TLS_RECORD
 
 
 class Visitors:

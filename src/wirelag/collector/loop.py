@@ -77,7 +77,7 @@ class Collector:
         """`clock` tells the time, `steady` how much of it has passed."""
         self.rounds, self.store, self.clock, self.quotas = rounds, store, clock, quotas or Quotas()
         self.steady = steady
-        store.failed = self._failed
+        store.failed, store.damaged = self._failed, self._damaged
         self.following = None if follow is None else Following(follow)
         self.agents, self.metrics = Agents(store.agents()), Metrics()
         self.presence = Presence(self.agents.lively(clock()), time.monotonic())
@@ -249,7 +249,7 @@ class Collector:
         except self.store.errors as error:
             with suppress(*self.store.errors):
                 self.store.rollback()
-            self.upkeep.failed(error)
+            self._resumed &= not self.upkeep.failed(error)
             return None
         self._unsaved = []
         self.upkeep.works()
@@ -286,6 +286,12 @@ class Collector:
         self.counted["internal errors"] += 1
         kind = type(error).__name__
         self.notices.say("internal errors", kind, f"{what} caused {kind}: {error}; please report it")
+
+    def _damaged(self, row: str) -> None:
+        """Report a row that the disk has changed; from any thread."""
+        self.counted["damaged in the store"] += 1
+        line = f"{self.store.path}: {row} is damaged, and left out; check the disk"
+        self.notices.say("damaged in the store", row, line)
 
     def _count(self, kept: list[Kept]) -> None:
         now_ns, steady_ns = self.clock(), self.steady()
@@ -451,7 +457,7 @@ class Collector:
                 return []
             message = decode(data)
         except ValueError:  # the disk has changed it
-            self.counted["damaged in the store"] += 1
+            self._damaged(f"a message that begins with {data[:16].hex()}")
             return []
         return [] if self.rounds.has(message.key) else self._into_rounds(message)
 
@@ -487,8 +493,9 @@ class Collector:
             self.health.note("clock", None, RIGHT)
         for line in self.presence.silent(time.monotonic()):
             self.notices.say("agents heard or not", line, line)
-        self.upkeep.rescue()
-        if not self._resumed and self._resume() is None:  # the store failed at the start
+        if self.upkeep.rescue():
+            self._resumed = False
+        if not self._resumed and self._resume() is None:  # it failed at the start, or messages were found again
             return None
         found = self._kept(work)
         self.health.works()

@@ -45,7 +45,7 @@ try:
 
     from wirelag.collector.api import Api, wrong
     from wirelag.collector.certificates import Encryption, NamedProtocol
-    from wirelag.collector.connections import Briefly, Door, Visitors, close_idle, room
+    from wirelag.collector.connections import Briefly, Door, Visitors, close_idle, read_by_record, room
     from wirelag.collector.following import pointed
     from wirelag.collector.loop import Collector
     from wirelag.collector.metrics import InUse
@@ -392,6 +392,7 @@ def _server(app: ASGIApp, context: ssl.SSLContext | None, visitors: Visitors | N
     )  # fmt: skip
     config.load()
     config.ssl = context
+    read_by_record()
     return _Server(config)
 
 

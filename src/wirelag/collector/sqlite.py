@@ -10,6 +10,7 @@ import math
 import os
 import sqlite3
 import threading
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from wirelag.collector.pruning import Pruner, used_bytes
+from wirelag.collector.sqlite_check import changed_rows, check, checksum, is_whole, of_message, of_result, stored
 from wirelag.collector.sqlite_file import (
     COLUMNS,
     LATER,
@@ -25,7 +27,6 @@ from wirelag.collector.sqlite_file import (
     SINGLE,
     TEXTS,
     cannot_open,
-    check,
     connected,
     is_damage,
     opened,
@@ -39,12 +40,13 @@ from wirelag.stats.moments import Moments
 
 LATE_NS: Final = 5 * SECOND_NS  # a minute is summed this long after its end
 MOST_CLASSES: Final = 1 << 16  # classes of all segments; more are not kept
+MOST_DAMAGED: Final = 10_000  # rows that the disk has changed, of which it is told
 MOST_OF_ONE: Final = 1 << 13  # classes of one segment, so that it cannot use up the others', unless fewer are allowed
 
 _RANKS: Final = frozenset(map(int, Rank))
 _PUT: Final = (
-    f"insert or replace into results (series, length_ns, start_ns, rank, {', '.join(COLUMNS)}) "
-    f"values ({', '.join('?' * (4 + len(COLUMNS)))})"
+    f"insert or replace into results (series, length_ns, start_ns, rank, {', '.join(COLUMNS)}, crc) "
+    f"values ({', '.join('?' * (5 + len(COLUMNS)))})"
 )
 
 
@@ -65,6 +67,8 @@ class SqliteStore:
         self._checked: sqlite3.Connection | None = None  # the connection of a check that runs
         self.rescued: str | None = None  # what was done about a damaged file at the start
         self.failed: Callable[[str, Exception], None] = _raise  # called for a sum that fails
+        self.damaged: Callable[[str], None] = lambda row: None  # called for each row that the disk has changed, once
+        self._damaged: set[str] = set()  # of which it was called
         try:
             self._connect()
             self._forget_series()
@@ -101,12 +105,24 @@ class SqliteStore:
                 return
             try:
                 check(self._checked)
+                for row in changed_rows(self._checked, self._pause):
+                    self._note(row)
             except sqlite3.Error:
                 if self._pruner.ended or os.stat(self.path).st_ino != file:
                     return  # it was interrupted, or rescued meanwhile
                 raise
             finally:
                 self._checked = None
+
+    def _pause(self, took_s: float) -> None:
+        """Leave the processor to others for as long as a step of the check took."""
+        if not self._pruner.ended:
+            time.sleep(took_s)
+
+    def _note(self, row: str) -> None:
+        if row not in self._damaged and len(self._damaged) < MOST_DAMAGED:
+            self._damaged.add(row)
+            self.damaged(row)
 
     def rescue(self, error: Exception) -> str | None:
         """Set a damaged file aside, and go on with a new one that has every row that could be read."""
@@ -155,11 +171,11 @@ class SqliteStore:
         self._turn.release()
 
     def put_message(self, key: str, point: str, start_ns: int, data: bytes, now_ns: int) -> None:
-        """Keep a message until it is no longer needed."""
-        self._base.execute(
-            "insert or ignore into messages (key, point, start_ns, arrived_ns, body, bytes) values (?, ?, ?, ?, ?, ?)",
-            (key, point, start_ns, now_ns, data, len(data)),
-        )
+        """Keep a message until it is no longer needed; the first with its key, unless the disk has changed that one."""
+        row = (key, point, start_ns, now_ns, data, len(data), checksum((key, point, start_ns, data)))
+        query = "into messages (key, point, start_ns, arrived_ns, body, bytes, crc) values (?, ?, ?, ?, ?, ?, ?)"
+        if not self._base.execute(f"insert or ignore {query}", row).rowcount and not list(self._bodies([(key,)])):
+            self._base.execute(f"replace {query}", row)
 
     def drop_messages(self, keys: Iterable[str]) -> None:
         """Drop messages that are no longer needed."""
@@ -181,11 +197,15 @@ class SqliteStore:
             yield from self._bodies(key for key in keys if not known(key[0]))
 
     def _bodies(self, keys: Iterable[tuple[str]]) -> Iterator[bytes]:
-        """The messages of these keys, one in memory at a time; those that are gone meanwhile are left out."""
+        """The messages of these keys, one in memory at a time, without those that are gone meanwhile, or damaged."""
         for key in keys:
-            query = "select cast(body as blob) from messages where key = ?"
-            if (found := self._base.execute(query, key).fetchone()) is not None:
-                yield found[0]
+            query = "select key, point, start_ns, cast(body as blob), crc from messages where key = ?"
+            if (found := self._base.execute(query, key).fetchone()) is None:
+                continue
+            if is_whole(found[:-1], found[-1]):
+                yield found[-2]
+            else:
+                self._note(of_message(key[0]))
 
     def newest_message_ns(self) -> int | None:
         """The start of the latest interval with a stored message."""
@@ -214,24 +234,37 @@ class SqliteStore:
             self.beyond += 1
             return Put(None, taken=False)
         where = (series, interval.length_ns, interval.start_ns)
-        before = self._base.execute(
-            "select rank, loss_sent from results where series = ? and length_ns = ? and start_ns = ?", where
-        ).fetchone()
-        if before is not None and (before[0] > rank or (before[0] == rank and before[1] and not tally.loss_sent)):
-            return Put(Rank(before[0]), taken=False)
-        self._write(where, rank, tally)
+        known, before = self._stored((segment, key or ""), where)
+        if known is not None and (known > rank or (known == rank and before.loss_sent and not tally.loss_sent)):
+            return Put(known, taken=False)
+        self._write((segment, key or ""), where, rank, tally)
         if interval.length_ns < MINUTE_NS and rank != Rank.FIRST:
             self._mark(MINUTE_NS, interval.start_ns, series)
         elif MINUTE_NS <= interval.length_ns < HOUR_NS and rank != Rank.FIRST:
             self._mark(HOUR_NS, interval.start_ns, series)
-        return Put(None if before is None else Rank(before[0]), taken=True)
+        return Put(known, taken=True)
 
     def rank_of(self, segment: str, interval: Interval) -> Rank | None:
         """How much is known of an interval."""
-        query = "select rank from results where series = ? and length_ns = ? and start_ns = ?"
-        where = (self._series_of(segment, None), interval.length_ns, interval.start_ns)
-        found = self._base.execute(query, where).fetchone()
-        return None if found is None else Rank(found[0])
+        return self._stored((segment, ""), (self._series_of(segment, None), interval.length_ns, interval.start_ns))[0]
+
+    def _stored(self, name: tuple[str, str], where: tuple[int | None, int, int]) -> tuple[Rank | None, Tally]:
+        """What is stored of an interval of a series; nothing, if the disk has changed it."""
+        query = (
+            f"select rank, {', '.join(COLUMNS)}, crc from results where series = ? and length_ns = ? and start_ns = ?"
+        )
+        if (found := self._base.execute(query, where).fetchone()) is not None:
+            rank, *values, crc = found
+            if (tally := self._tally((*name, *where[1:], rank, *values), crc)) is not None:
+                return Rank(rank), tally
+        return None, Tally()
+
+    def _tally(self, row: Sequence[Any], crc: int | None) -> Tally | None:
+        """The result of segment, class, length, start, rank and columns; None if the disk has changed it."""
+        found = _tally(row[5:]) if is_whole(row, crc) and row[4] in _RANKS else None
+        if found is None:
+            self._note(of_result(row[0], row[3]))
+        return found
 
     def put_agents(self, said: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep the status of agents."""
@@ -274,20 +307,20 @@ class SqliteStore:
     def _sum(self, length_ns: int, start_ns: int, series: int) -> None:
         lower, upper = (0, MINUTE_NS) if length_ns == MINUTE_NS else (MINUTE_NS, HOUR_NS)
         query = (
-            f"select {', '.join(COLUMNS)} from results where series = ? and length_ns >= ? and length_ns < ? "
-            "and start_ns >= ? and start_ns < ?"
+            f"select length_ns, start_ns, rank, {', '.join(COLUMNS)}, crc from results where series = ? "
+            "and length_ns >= ? and length_ns < ? and start_ns >= ? and start_ns < ?"
         )
+        name = self._base.execute("select segment, class from series where id = ?", (series,)).fetchone() or ("", "")
         whole, parts = Tally(), 0
-        for row in self._base.execute(query, (series, lower, upper, start_ns, start_ns + length_ns)):
-            if (part := _tally(row)) is not None:
+        for *row, crc in self._base.execute(query, (series, lower, upper, start_ns, start_ns + length_ns)):
+            if (part := self._tally((*name, *row), crc)) is not None:
                 whole.add(part)
                 parts += 1
-        query = "select intervals + missed from results where series = ? and length_ns = ? and start_ns = ?"
-        before = self._base.execute(query, (series, length_ns, start_ns)).fetchone()
-        if before is not None and before[0] > whole.intervals + whole.missed:
+        known, before = self._stored(name, (series, length_ns, start_ns))
+        if known is not None and before.intervals + before.missed > whole.intervals + whole.missed:
             return  # some parts are gone: the old sum knows more
         if parts:
-            self._write((series, length_ns, start_ns), Rank.SETTLED, whole)
+            self._write(name, (series, length_ns, start_ns), Rank.SETTLED, whole)
             if length_ns == MINUTE_NS:
                 self._mark(HOUR_NS, start_ns, series)
 
@@ -341,12 +374,11 @@ class SqliteStore:
         where = (length_ns, start_ns // length_ns * length_ns, series)
         self._base.execute("insert or ignore into stale values (?, ?, ?)", where)
 
-    def _write(self, where: tuple[int, int, int], rank: Rank, tally: Tally) -> None:
+    def _write(self, name: tuple[str, str], where: tuple[int, int, int], rank: Rank, tally: Tally) -> None:
         values = [getattr(tally, name) for name in SINGLE] + [getattr(tally.moments, name) for name in MOMENTS]
         values += [tally.packed_bins(), *(getattr(tally, name) for name in LATER)]
-        plain = [str(value) if isinstance(value, int) and abs(value) >= 2**63 else value for value in values]
-        row = (*where, int(rank), *plain)
-        self._base.execute(_PUT, row)
+        row = (*where[1:], int(rank), *map(stored, values))
+        self._base.execute(_PUT, (where[0], *row, checksum((*name, *row))))
 
     # ---- reading, from any thread ----
 
@@ -378,14 +410,15 @@ class SqliteStore:
     def rows(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> list[Row]:
         """Results of one length that begin within these times, in order; the latest, if there are too many."""
         query = (
-            f"select start_ns, rank, {', '.join(COLUMNS)} from results where length_ns = ? and start_ns >= ? "
+            f"select start_ns, rank, {', '.join(COLUMNS)}, crc from results where length_ns = ? and start_ns >= ? "
             "and start_ns < ? and series = (select id from series where segment = ? and class = ?) "
             "order by start_ns desc limit ?"
         )
         with self._reading:
             found = self._read_base.execute(query, (length_ns, *times_ns, segment, key or "", most)).fetchall()
-        rows = ((start, rank, _tally(rest)) for start, rank, *rest in reversed(found) if rank in _RANKS)
-        return [Row(segment, key, start, length_ns, Rank(rank), one) for start, rank, one in rows if one is not None]
+        rows = (((segment, key or "", length_ns, *row), crc) for *row, crc in reversed(found))
+        tallies = ((row, self._tally(row, crc)) for row, crc in rows)
+        return [Row(segment, key, row[3], length_ns, Rank(row[4]), one) for row, one in tallies if one is not None]
 
     @property
     def file_bytes(self) -> int:
@@ -399,7 +432,7 @@ def _raise(what: str, error: Exception) -> None:
 
 
 def _tally(row: Sequence[Any]) -> Tally | None:
-    """What is stored of a result; None if the disk has changed it, as far as that can be seen."""
+    """What is stored of a result; None if its values are impossible, as those of older versions may be."""
     values = dict(zip(COLUMNS, row, strict=True))
     try:
         for name in values.keys() - TEXTS:

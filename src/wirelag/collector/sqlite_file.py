@@ -2,7 +2,8 @@
 
 Laws. `version_of` reads, and changes nothing. Before an older file is changed it is copied to `FILE.version1` (its
 version); the change is one transaction. A newer file is refused and stays as it is. A damaged file is never deleted: it
-is renamed, and every row that can be read, from both ends of each table, goes into its successor.
+is renamed, and every row that can be read, from both ends of each table, goes into its successor. Results and messages
+carry a checksum (sqlite_check.py); those of version 2 and before have none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from wirelag.collector.store import StoreUnavailable
 from wirelag.errors import WirelagError
 from wirelag.stats.moments import Moments
 
-VERSION: Final = 2  # raised with every change of a table: a program that does not know it must not write
+VERSION: Final = 3  # raised with every change of a table: a program that does not know it must not write
+UNCHECKED: Final = -1  # the checksum of rows that older versions wrote; a row without any is damaged
 SINGLE: Final = (
     "estimator", "intervals", "missed", "covered_ns", "sent", "received", "loss_sent", "lost", "lost_low", "lost_high",
     "reordered", "duplicated", "unseen_up", "unseen_down", "clock_error_ns", "unsynchronised", "min_ns", "max_ns",
@@ -33,11 +35,12 @@ COLUMNS: Final = (*SINGLE, *MOMENTS, "bins", *LATER)
 _SCHEMA: Final = f"""
 create table series (id integer primary key, segment text not null, class text not null, unique (segment, class));
 create table results (series integer not null, length_ns integer not null, start_ns integer not null,
-    rank integer not null, {", ".join(COLUMNS)}, primary key (series, length_ns, start_ns)) without rowid;
+    rank integer not null, {", ".join(COLUMNS)}, crc integer,
+    primary key (series, length_ns, start_ns)) without rowid;
 create table stale (length_ns integer not null, start_ns integer not null, series integer not null,
     primary key (length_ns, start_ns, series)) without rowid;
 create table messages (key text primary key, point text not null, start_ns integer not null,
-    arrived_ns integer not null, body blob not null, bytes integer not null default 0) without rowid;
+    arrived_ns integer not null, body blob not null, bytes integer not null default 0, crc integer) without rowid;
 create index messages_by_place on messages (start_ns, point, bytes);
 create table agents (point text primary key, said text not null) without rowid;
 create table changes (at_ns integer primary key, said text not null);
@@ -81,7 +84,7 @@ def opened(path: str) -> sqlite3.Connection:
                 _create(base, path)
             elif _known(path, version) < VERSION:
                 _copy(base, f"{path}.version{version}")
-                _update(base)
+                _update(base, version)
         except BaseException:
             base.close()
             raise
@@ -109,15 +112,6 @@ def connected(path: str) -> sqlite3.Connection:
 def is_damage(error: Exception) -> bool:
     """Whether an error means that the file itself is damaged."""
     return isinstance(error, sqlite3.Error) and _code(error) in _DAMAGED
-
-
-def check(base: sqlite3.Connection) -> None:
-    """Raise an error that means damage if SQLite finds any; it reads the whole file."""
-    found = [str(row[0]) for row in base.execute("pragma quick_check(3)")]
-    if found != ["ok"]:
-        error = sqlite3.DatabaseError("; ".join(" ".join(line.split()) for line in found))
-        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-        raise error
 
 
 def passes(error: Exception, path: str) -> bool:
@@ -190,20 +184,14 @@ def _copy(base: sqlite3.Connection, path: str) -> None:
     _sync_folder(path)
 
 
-def _update(base: sqlite3.Connection) -> None:
-    """From version 1 to 2."""
+def _update(base: sqlite3.Connection, version: int) -> None:
+    """From an older version to this one."""
     base.execute("begin immediate")
     try:
-        there = {row[1] for row in base.execute("pragma table_info(results)")}
-        for name in LATER:
-            if name not in there:
-                base.execute(f"alter table results add column {name} default 0")
-        base.execute("create table if not exists changes (at_ns integer primary key, said text not null)")
-        base.execute("create table facts (name text primary key, value text not null) without rowid")
-        base.execute("alter table messages add column bytes integer not null default 0")
-        base.execute("update messages set bytes = length(body)")
-        base.execute("drop index messages_by_place")
-        base.execute("create index messages_by_place on messages (start_ns, point, bytes)")
+        if version == 1:
+            _to_version2(base)
+        for table in ("results", "messages"):
+            base.execute(f"alter table {table} add column crc integer default {UNCHECKED}")
         base.execute(f"pragma user_version = {VERSION}")
         base.execute("commit")
     except BaseException:
@@ -212,14 +200,32 @@ def _update(base: sqlite3.Connection) -> None:
     base.execute("pragma wal_checkpoint(truncate)")
 
 
+def _to_version2(base: sqlite3.Connection) -> None:
+    there = {row[1] for row in base.execute("pragma table_info(results)")}
+    for name in LATER:
+        if name not in there:
+            base.execute(f"alter table results add column {name} default 0")
+    base.execute("create table if not exists changes (at_ns integer primary key, said text not null)")
+    base.execute("create table facts (name text primary key, value text not null) without rowid")
+    base.execute("alter table messages add column bytes integer not null default 0")
+    base.execute("update messages set bytes = length(body)")
+    base.execute("drop index messages_by_place")
+    base.execute("create index messages_by_place on messages (start_ns, point, bytes)")
+
+
 def _save(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> int:
     """Copy the rows of a table from its beginning, and after a damaged place from its end."""
-    columns = [row[1:6:4] for row in new.execute(f"pragma table_info({table})")]
+    try:
+        there = {row[1] for row in old.execute(f"pragma table_info({table})")}  # an older version has fewer
+    except sqlite3.Error:
+        return 0
+    columns = [row[1:6:4] for row in new.execute(f"pragma table_info({table})") if row[1] in {*there, "crc"}]
     names = ", ".join(name for name, _ in columns)
+    read = names if "crc" in there else names.replace("crc", str(UNCHECKED))
     key = [name for name, place in sorted(columns, key=lambda one: one[1]) if place]
     saved = 0
     for order in ("asc", "desc"):
-        query = f"select {names} from {table} order by {', '.join(f'{name} {order}' for name in key)}"
+        query = f"select {read} from {table} order by {', '.join(f'{name} {order}' for name in key)}"
         put = f"insert or ignore into {table} ({names}) values ({', '.join('?' * len(columns))})"
         whole, rows = False, None
         try:

@@ -88,6 +88,8 @@ class Store(Protocol):
     """Results of classes beyond the limit."""
     failed: Callable[[str, Exception], None]
     """Called for a sum that fails."""
+    damaged: Callable[[str], None]
+    """Called once for each row that the disk has changed, from any thread: it is left out."""
     rescued: str | None
     """What was done about a damaged store when it was opened."""
 

@@ -14,6 +14,7 @@ from wirelag.collector.health import Health
 from wirelag.collector.store import Store
 
 RESCUE_S: Final = 60.0  # between two attempts to rescue a damaged store
+ALERTED: Final = ("store failed", "store check failed", "store rescued", "damaged in the store")  # by their increase
 
 
 class Upkeep:
@@ -23,20 +24,24 @@ class Upkeep:
         self._store, self._health, self._counted = store, health, counted
         self._doubt: Exception | None = None  # an error that may mean damage
         self._rescued_s: float | None = None
+        counted.update(dict.fromkeys(ALERTED, 0))  # Prometheus sees no increase of what was not there before
         if store.rescued is not None:
+            self._counted["store rescued"] += 1
             _say(store.rescued)
 
     def doubt(self, error: Exception) -> None:
         """Note an error of reading, from any thread: if it means damage, the worker rescues the store."""
         self._doubt = error
 
-    def failed(self, error: Exception) -> None:
-        """Note that nothing could be written; rescue the store if it is damaged."""
+    def failed(self, error: Exception) -> bool:
+        """Note that nothing could be written; rescue the store if it is damaged, and return whether that was done."""
         self._counted["store failed"] += 1
         self._doubt = error
-        if not self.rescue():
-            problem = f"{self._store.path}: cannot write ({error}); agents keep their messages"
-            self._health.note("store", problem, "")
+        if self.rescue():
+            return True
+        problem = f"{self._store.path}: cannot write ({error}); agents keep their messages"
+        self._health.note("store", problem, "")
+        return False
 
     def works(self) -> None:
         """Note that it was written."""

@@ -20,6 +20,7 @@ from typing import Final
 from wirelag.errors import WirelagError
 from wirelag.transport import LANES, Declined, Refused, Sender, Unreachable, pauses
 from wirelag.transport.spool import Spool, key_of
+from wirelag.units import many
 
 LEAST_ASIDE_S: Final = 1.0  # how long a message is set aside at first; then twice as long each time,
 MOST_ASIDE_S: Final = 60.0  # and at most
@@ -43,6 +44,7 @@ class Outbox:
         self._not_before = 0.0  # after a failure
         self._sending: set[str] = set()
         self._problem: str | None = None  # of the spool, as it was told
+        self._removed = 0  # messages whose files others have removed, as it was told
         self._large = False  # it was told that messages are larger than the spool
         self._new: deque[str] = deque()
         self._turn_of_new, self._turn_of_last = True, False
@@ -260,3 +262,7 @@ class Outbox:
         problem, self._problem = self._problem, self._spool.problem
         if (problem is None) != (self._problem is None):
             self._tell(self._problem or f"{self._spool.directory}: can be used again")
+        if self._spool.removed > self._removed:
+            lost = self._spool.removed - self._removed
+            self._tell(f"{self._spool.directory}: others removed files of {many(lost, 'message')} that waited: lost")
+            self._removed = self._spool.removed

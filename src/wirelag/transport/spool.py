@@ -4,7 +4,9 @@ Law: once `put` has returned, the message survives a crash of the process or the
 complete. The files never take more than `most_bytes`: the oldest are dropped first, and counted. While the disk fails
 (full, read-only, I/O errors), `problem` says so, new messages are kept in memory (HELD_BYTES at most), and what was
 delivered is forgotten although its file stays; once it works again, files and memory are brought in line. On a full
-disk, too, the newest are kept: if memory is full as well, the oldest files make room.
+disk, too, the newest are kept: if memory is full as well, the oldest files make room, as far as that helps. No message
+is forgotten whose file cannot be removed. If others remove the directory, it is made anew, and what was in it is
+counted as dropped.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ class Spool:
         self.most_bytes = most_bytes
         self.bytes = 0  # of files
         self.dropped = 0
+        self.removed = 0  # of these, those whose files others have removed
         self.damaged: list[str] = []  # files that were damaged when the spool was opened
         self.problem: str | None = None  # of the disk, now
         self._files: dict[str, _File] = {}  # oldest first
@@ -137,6 +140,8 @@ class Spool:
             raise WirelagError(
                 f"{self.directory}: a message of {len(large)} bytes is larger than the spool ({self.most_bytes} bytes)"
             )
+        if self._folder is not None and not self._is_there(self._folder):
+            self._begin_anew(self._folder)
         names: list[str | None] = []
         new: list[tuple[str, str, bytes]] = []
         for data, key in messages:
@@ -177,6 +182,7 @@ class Spool:
                 return file.read(length)
         except FileNotFoundError:
             self._forget(name)
+            self._count_removed(1)
         except OSError as error:
             self._fails(error)
             self._forget(name)
@@ -233,6 +239,25 @@ class Spool:
         listed = [(each, key, len(data)) for each, key, data in some]
         self._add(name, size, listed, len(opening), time.monotonic())
 
+    def _is_there(self, folder: int) -> bool:
+        """Whether the directory is the one that this process has locked."""
+        try:
+            return os.stat(self.directory).st_ino == os.fstat(folder).st_ino
+        except FileNotFoundError:
+            return False
+
+    def _begin_anew(self, folder: int) -> None:
+        """Forget what was in a directory that others have removed."""
+        os.close(folder)
+        self._folder = None
+        self._count_removed(len(self._in))
+        self._keys = {key_of(name) for name in self._held}
+        self._files, self._in, self._left, self.bytes = {}, {}, {}, 0
+
+    def _count_removed(self, count: int) -> None:
+        self.removed += count
+        self.dropped += count
+
     def _recover(self) -> None:
         """After a successful write: remove what was left, and write what is in memory."""
         try:
@@ -257,18 +282,18 @@ class Spool:
             pass
 
     def _drop_oldest(self) -> bool:
-        """Remove the oldest file; False if there is none."""
-        if self._files:
-            for name in list(next(iter(self._files.values())).places):
-                self.remove(name)
-                self.dropped += 1
+        """Remove the oldest file; False if there is none. If it cannot be removed, its messages stay."""
+        where = next(chain(self._files, self._left), None)
+        if where is None:
+            return False
+        (self.directory / where).unlink(missing_ok=True)
+        if where in self._left:
+            self.bytes -= self._left.pop(where)
             return True
-        if self._left:
-            name = next(iter(self._left))
-            (self.directory / name).unlink(missing_ok=True)
-            self.bytes -= self._left.pop(name)
-            return True
-        return False
+        for name in list(self._files[where].places):
+            self._forget(name)
+            self.dropped += 1
+        return True
 
     # ---- memory ----
 
@@ -284,17 +309,17 @@ class Spool:
             self.dropped += 1
 
     def _moved(self) -> bool:
-        """Move the oldest message in memory to the full disk, where the oldest files make room for it."""
+        """Move the oldest message in memory to the full disk, where the oldest files make room, if they have enough."""
         name, data = next(iter(self._held.items()))
-        wanted, freed = _taken(len(data)) + 2 * _BLOCK, self.bytes
-        while self._files and freed - self.bytes < wanted:
-            self._drop_oldest()
-        try:
-            self._write([(name, key_of(name), data)])
-        except OSError:
-            return False
-        del self._held[name]
-        return True
+        wanted, before = _taken(len(data)) + 2 * _BLOCK, self.bytes
+        with suppress(OSError):
+            while self.bytes >= wanted and before - self.bytes < wanted and self._drop_oldest():
+                pass
+            if before - self.bytes >= wanted:
+                self._write([(name, key_of(name), data)])
+                del self._held[name]
+                return True
+        return False
 
     def _add(self, name: str, size: int, listed: Iterable[tuple[str, str, int]], offset: int, since_s: float) -> None:
         file = self._files[name] = _File(_taken(size), since_s)

@@ -1,0 +1,126 @@
+"""Damage of the store's file: what SQLite itself sees, and rows that the disk has changed.
+
+Laws. Results and messages have a CRC-32 of all their values, and a result's also of the names of its segment and class:
+a row of which one bit has changed, here or in the table of names, is told from one that was written. Nothing here
+changes the file. Rows are read a few at a time, so that no reader holds the journal back.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+from wirelag.collector.sqlite_file import COLUMNS, UNCHECKED, VERSION, is_damage
+from wirelag.units import format_time, many
+
+_HALF: Final = 1 << 63
+_STEP: Final = 500  # rows of results that are read at once
+_STEP_MESSAGES: Final = 8
+_RESULTS: Final = f"""
+select series, ifnull(segment, ''), ifnull(class, ''), length_ns, start_ns, rank, {", ".join(COLUMNS)}, crc from (
+    select * from results where (series, length_ns, start_ns) > (?, ?, ?) order by series, length_ns, start_ns limit ?
+) left join series on id = series
+"""
+_MESSAGES: Final = (
+    "select key, point, start_ns, cast(body as blob), crc from messages not indexed where key > ? order by key limit ?"
+)
+
+
+def stored(value: Any) -> Any:
+    """A value as SQLite gives it back: no NaN, no -0.0, and integers of more than 63 bits as text."""
+    if type(value) is int:
+        return value if -_HALF < value < _HALF else str(value)
+    if isinstance(value, float):  # also one of numpy
+        return None if math.isnan(value) else float(value) + 0.0
+    return value
+
+
+def checksum(values: Iterable[Any]) -> int:
+    """The CRC-32 of values as SQLite gives them back: of their text, and of the bytes among them."""
+    plain = list(values)
+    long = [i for i, value in enumerate(plain) if isinstance(value, bytes)]
+    found = 0
+    for i in long:
+        found, plain[i] = zlib.crc32(plain[i], found), (len(plain[i]),)  # b"" is not 0
+    return zlib.crc32(repr(plain).encode(errors="replace"), found)
+
+
+def is_whole(values: Iterable[Any], crc: int | None) -> bool:
+    """Whether these values have this checksum, or are of a version that wrote none."""
+    return crc == UNCHECKED or checksum(values) == crc
+
+
+def check(base: sqlite3.Connection) -> None:
+    """Raise an error that means damage if SQLite finds any; it reads the whole file.
+
+    Not `quick_check`: that does not see rows out of order, nor indexes that lead nowhere, and both hide other rows.
+    """
+    found = [str(row[0]) for row in base.execute("pragma integrity_check(3)")]
+    if found != ["ok"]:
+        error = sqlite3.DatabaseError("; ".join(" ".join(line.split()) for line in found))
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+
+def changed_rows(base: sqlite3.Connection, pause: Callable[[float], None] = lambda took_s: None) -> Iterator[str]:
+    """The rows that the disk has changed, in words; after each step `pause` is told how long it took."""
+    last: tuple[int, ...] | None = -(1 << 63), 0, 0
+    while last and (rows := _timed(base, _RESULTS, (*last, _STEP), pause)):
+        for _, segment, key, *values, crc in rows:
+            if not is_whole((segment, key, *values), crc):
+                yield of_result(segment, values[1])
+        keys = [(row[0], *row[3:5]) for row in rows]
+        last = max((key for key in keys if all(type(one) is int for one in key) and key > last), default=None)
+    after: str | None = ""
+    while after is not None and (rows := _timed(base, _MESSAGES, (after, _STEP_MESSAGES), pause)):
+        for *values, crc in rows:
+            if not is_whole(values, crc):
+                yield of_message(values[0])
+        after = max((row[0] for row in rows if row[0] > after), default=None)  # None: out of order, as `check` sees
+
+
+def of_result(segment: str, start_ns: Any) -> str:
+    """The name of a damaged result."""
+    when = format_time(start_ns) if isinstance(start_ns, int) else "an unknown time"
+    return f"a result of {segment or 'an unknown segment'} at {when}"
+
+
+def of_message(key: str) -> str:
+    """The name of a damaged message."""
+    return f"the message {key}"
+
+
+def looked_over(path: str, running: bool) -> str | None:
+    """What is wrong with a file that exists, in words, without a change of it; None if nothing is.
+
+    Beside a `running` collector it is read as a second reader. After one that was killed its journal must be read in
+    first, which the next start does.
+    """
+    journal = Path(f"{path}-wal")
+    if not running and journal.exists() and journal.stat().st_size:
+        return "was not closed: damage is looked for at the start"
+    try:
+        name = f"{Path(path).absolute().as_uri()}?{'mode=ro' if running else 'immutable=1'}"
+        with closing(sqlite3.connect(name, uri=True)) as base:
+            base.text_factory = lambda data: data.decode(errors="replace")
+            check(base)
+            (version,) = base.execute("pragma user_version").fetchone()
+            found = list(changed_rows(base)) if version == VERSION else []
+    except sqlite3.Error as error:
+        return f"is damaged ({error})" if is_damage(error) else f"cannot be checked ({error})"
+    return f"has {many(len(found), 'row')} that the disk has changed, which are left out: {found[0]}" if found else None
+
+
+def _timed(
+    base: sqlite3.Connection, query: str, values: tuple[Any, ...], pause: Callable[[float], None]
+) -> list[tuple[Any, ...]]:
+    began_s = time.monotonic()
+    rows = base.execute(query, values).fetchall()
+    pause(time.monotonic() - began_s)
+    return rows
