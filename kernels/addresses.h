@@ -7,8 +7,6 @@
 
 #include "coin.h"
 
-#define WL_SPREAD 0xC2B2AE3D27D4EB4Full
-
 struct wl_address_pair {
     u64 key, address[4]; /* source, destination; a pair of key 0 is free: none has it */
 };

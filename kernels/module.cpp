@@ -17,6 +17,7 @@ NB_MODULE(_kernels, m)
     add_crossing(m);
     add_rda(m);
     add_rli(m);
+    add_roles(m);
     add_pairs(m);
     add_queue(m);
     add_sim(m);

@@ -20,6 +20,7 @@ void add_pairs(nanobind::module_ &m);
 void add_queue(nanobind::module_ &m);
 void add_sim(nanobind::module_ &m);
 void add_pirate(nanobind::module_ &m);
+void add_roles(nanobind::module_ &m);
 void add_routes(nanobind::module_ &m);
 void add_maglev(nanobind::module_ &m);
 

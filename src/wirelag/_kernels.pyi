@@ -78,6 +78,22 @@ class PairCourses:
         self, source: npt.NDArray[np.uint64], destination: npt.NDArray[np.uint64], courses: npt.NDArray[np.uint8]
     ) -> None: ...
 
+NOT_TOLD: int
+
+class Roles:
+    def __init__(self, most: int) -> None: ...
+    def add_popular(self, keys: npt.NDArray[np.uint64]) -> None: ...
+    def judge(
+        self,
+        source: npt.NDArray[np.uint64],
+        destination: npt.NDArray[np.uint64],
+        src_port: npt.NDArray[np.uint16],
+        dst_port: npt.NDArray[np.uint16],
+        kind: npt.NDArray[np.uint8],
+        message: npt.NDArray[np.uint8],
+        roles: npt.NDArray[np.uint8],
+    ) -> None: ...
+
 class ConnectionSums:
     def __init__(self, most: int) -> None: ...
     def add(

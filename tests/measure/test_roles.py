@@ -239,9 +239,17 @@ def test_the_twin_finds_the_same() -> None:
     assert differ > scaled(60)  # to study is not idle
 
 
+def test_well_known_ports_come_before_peers(tmp_path: Path) -> None:
+    """Port 443 has two peers, and 80 is the lower one of two well-known ports: that decides (rule 3 before rule 4)."""
+    packets = read(tmp_path, segment(A, C, (80, 443)), segment(B, C, (40_000, 443)), segment(C, A, (443, 80)))
+    roles = Roles()
+    roles.study(packets)
+    assert roles.from_client(packets).tolist() == [False, True, True]
+
+
 def random_frames(rng: random.Random) -> list[tuple[int, bytes]]:
     """Conversations of few endpoints, in both directions, most without a SYN."""
-    hosts, ports = [A, B, C], (80, 443, 3_000, 5_432, 9_999, 40_000, 44_818, 50_000, 60_000)
+    hosts, ports = [A, B, C], (22, 80, 443, 3_000, 5_432, 9_999, 40_000, 44_818, 50_000, 60_000)
     pairs = [(rng.sample(hosts, 2), (rng.choice(ports), rng.choice(ports))) for _ in range(6)]
     at, frames = 0, []
     for _ in range(60):

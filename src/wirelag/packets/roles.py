@@ -3,7 +3,7 @@
 A SYN (WireGuard: an initiation) decides, then ports and the peers of an endpoint, then who speaks first and how
 (`role_evidence`): that is a guess, and counted. `Roles.study` looks at the packets of the first second before any of
 them is judged; the result does not depend on batches.
-Memory: 8 bytes for each of at most 2^16 servers that SYNs named, 2^16 with several peers, and 9 for each of 2^16
+Memory: 2 MB for at most 2^16 servers that SYNs named, as much for 2^16 with several peers, and 9 bytes for each of 2^16
 conversations that are a guess; further ones are judged by their ports alone.
 """
 
@@ -17,14 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.packets.addresses import Direction
-from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
+from wirelag.packets.addresses import Direction, words_of
+from wirelag.packets.batch import Flag, Kind, PacketBatch
 from wirelag.packets.distinct import distinct
 from wirelag.packets.role_evidence import endpoint_keys, popular_endpoints, ways_of_clients
 
 Words = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
-Judged = npt.NDArray[np.int8]
 
 LOOK_AHEAD: Final = 1 << 16  # packets at the beginning of the input that are studied, at most,
 LOOK_AHEAD_NS: Final = 10**9  # and for how long
@@ -85,8 +84,7 @@ class Roles:
 
     def __init__(self, servers: tuple[Server, ...] = ()) -> None:
         self._given = servers
-        self._known: Words = np.empty(0, np.uint64)  # endpoints that SYNs name, in rising order
-        self._popular: Words = np.empty(0, np.uint64)  # endpoints with several peers, in rising order
+        self._kernel = _kernels.Roles(MOST_SERVERS)  # knows endpoints that SYNs name, and those with several peers
         self.guessed = 0  # conversations that can be timed, of which it is a guess who the client is
         self._guessed: Words = np.empty(0, np.uint64)  # conversations, in rising order,
         self._backwards: Bools = np.empty(0, np.bool_)  # and whether the client's packets have the flag REVERSE
@@ -105,45 +103,32 @@ class Roles:
         if self._given or not len(packets):
             return
         packets = packets[np.flatnonzero(~packets.has(Flag.LATER))]
+        self._judge(packets, np.empty(0, np.uint8))
         to, of = endpoint_keys(packets)
-        self._remember(self._learn(packets, to, of)[0])
         tcp = packets.of_kind(Kind.TCP)
-        self._popular = popular_endpoints(to[tcp], of[tcp])[:MOST_SERVERS]
-        open_to_doubt = np.flatnonzero(self._judged(packets, to, of, self._known_among(to), self._known_among(of)) < 0)
-        self._guess(*ways_of_clients(packets, open_to_doubt))
+        self._kernel.add_popular(popular_endpoints(to[tcp], of[tcp]))
+        roles = self._judge(packets, np.empty(len(packets), np.uint8))
+        self._guess(*ways_of_clients(packets, np.flatnonzero(roles == _kernels.NOT_TOLD)))
 
     def from_client(self, packets: PacketBatch) -> Bools:
         """Mask of the packets from a client to its server; a row depends on what was studied and on rows before."""
         if self._given:
             return np.asarray(np.logical_or.reduce([server.rows(packets) for server in self._given]))
-        to, of = endpoint_keys(packets)
-        learned, since = self._learn(packets, to, of)
-        rows = np.arange(len(packets))
-        serves_to, serves_of = (self._serves(keys, rows, learned, since) for keys in (to, of))
-        self._remember(learned)
-        judged = self._judged(packets, to, of, serves_to, serves_of)
-        doubtful = np.flatnonzero(judged < 0)
+        roles = self._judge(packets, np.empty(len(packets), np.uint8))
+        doubtful = np.flatnonzero(roles == _kernels.NOT_TOLD)
         if len(doubtful):
-            judged[doubtful] = self._by_guess(packets[doubtful])
-        return judged > 0
+            roles[doubtful] = self._by_guess(packets[doubtful])
+        return roles.view(np.bool_)
 
-    def _judged(self, packets: PacketBatch, to: Words, of: Words, serves_to: Bools, serves_of: Bools) -> Judged:
-        """For each row 1: from a client; 0: from a server; -1: neither SYNs nor ports nor peers tell."""
-        rank_to, rank_of = _RANKS[packets.dst_port], _RANKS[packets.src_port]
-        judged = np.where(rank_to < rank_of, 1, np.where(rank_to > rank_of, 0, -1)).astype(np.int8)
-        well_known = np.flatnonzero((rank_to == 0) & (rank_of == 0) & (packets.dst_port != packets.src_port))
-        judged[well_known] = (packets.dst_port < packets.src_port)[well_known]
-        if len(self._popular):
-            alike = np.flatnonzero((rank_to == 0) == (rank_of == 0))
-            peers_to, peers_of = (_among(keys[alike], self._popular) for keys in (to, of))
-            several = alike[peers_to != peers_of]
-            judged[several] = peers_to[peers_to != peers_of]
-        named = serves_to != serves_of
-        judged[named] = serves_to[named]
-        return judged
+    def _judge(self, packets: PacketBatch, roles: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        source, destination = words_of(packets)
+        of, to = np.ascontiguousarray(packets.src_port), np.ascontiguousarray(packets.dst_port)
+        kind, message = np.ascontiguousarray(packets.kind), np.ascontiguousarray(packets.message)
+        self._kernel.judge(source, destination, of, to, kind, message, roles)
+        return roles
 
-    def _by_guess(self, packets: PacketBatch) -> Judged:
-        """The same for rows that nothing else tells: as was guessed before; else the first to speak is the client."""
+    def _by_guess(self, packets: PacketBatch) -> Bools:
+        """Mask of a client's packets where nothing else tells: as guessed before; else the first to speak is one."""
         keys, backwards = packets.flow_key, packets.has(Flag.REVERSE)
         whole = ~packets.has(Flag.LATER)
         flows, first, _ = distinct(keys[whole])
@@ -153,10 +138,10 @@ class Roles:
             self._guess(keys[at], backwards[at], packets.kind[at])
         by_ports = by_client(packets.src_port, packets.dst_port)
         if not len(self._guessed):
-            return by_ports.astype(np.int8)
+            return by_ports
         place = np.minimum(np.searchsorted(self._guessed, keys), len(self._guessed) - 1)
         by_guess = self._backwards[place] == backwards
-        return np.where(self._guessed[place] == keys, by_guess, by_ports).astype(np.int8)
+        return np.where(self._guessed[place] == keys, by_guess, by_ports)
 
     def _guess(self, keys: Words, backwards: Bools, kinds: npt.NDArray[np.uint8]) -> None:
         room = max(0, MOST_GUESSES - len(self._guessed))
@@ -164,32 +149,6 @@ class Roles:
         both = np.concatenate([self._guessed, keys[:room]])
         order = np.argsort(both)
         self._guessed, self._backwards = both[order], np.concatenate([self._backwards, backwards[:room]])[order]
-
-    def _learn(self, packets: PacketBatch, to: Words, of: Words) -> tuple[Words, npt.NDArray[np.intp]]:
-        """Servers that SYNs of this batch name, in rising order, and the first row of each."""
-        tcp, wireguard = (packets.kind == np.uint8(kind) for kind in (Kind.TCP, Kind.WIREGUARD))
-        message = packets.message
-        asks = (tcp & ((message & (TcpFlag.SYN | TcpFlag.ACK)) == TcpFlag.SYN)) | (wireguard & (message == 1))
-        grants = (tcp & ((message & TcpFlag.SYN) != 0) & ~asks) | (wireguard & (message == 2))
-        opening = np.flatnonzero(asks | grants)
-        answers = grants[opening]
-        found = distinct(np.where(answers, of[opening], to[opening]))
-        return found.rows, opening[found.first]
-
-    def _serves(self, keys: Words, rows: npt.NDArray[np.intp], learned: Words, since: npt.NDArray[np.intp]) -> Bools:
-        serves = self._known_among(keys)
-        if len(learned):
-            place = np.minimum(np.searchsorted(learned, keys), len(learned) - 1)
-            serves |= (learned[place] == keys) & (since[place] <= rows)
-        return serves
-
-    def _known_among(self, keys: Words) -> Bools:
-        return _among(keys, self._known)
-
-    def _remember(self, learned: Words) -> None:
-        new = learned[~_among(learned, self._known)][: MOST_SERVERS - len(self._known)]
-        if len(new):
-            self._known = np.sort(np.concatenate([self._known, new]))
 
 
 def ahead(packets: PacketBatch, begin_ns: int, before: int = 0) -> int:
