@@ -59,6 +59,7 @@ class ResponseSettings:
     memory: int = 64 << 20
     interval_ns: int | None = None
     choose_interval: bool = False
+    cores: int = 1
     groups: Groups = field(default_factory=lambda: Groups("server", GROUPS))
     each_group: bool = False  # whether agreements must hold for each group
     questions: Questions = field(default_factory=Questions)
@@ -189,6 +190,7 @@ def response(
         memory=size_bytes(memory, "memory"),
         interval_ns=None if interval in (None, "auto") else duration_ns(interval, "interval"),
         choose_interval=interval == "auto",
+        cores=cores_of(cores),
         groups=Groups(by or "server", GROUPS, size_bytes(group_memory, "group_memory"), sort=sort, top=top),
         each_group=by is not None,
         questions=Questions.parse(above, sla).need_no_legs(),
@@ -196,7 +198,7 @@ def response(
     from wirelag.capture.source import open_packets
 
     listen_ns = None if duration is None else duration_ns(duration, "duration")
-    packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns, cores=cores_of(cores))
+    packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns, cores=settings.cores)
     twice = []
     if len(packets.names) > 1:
         from wirelag.measure.copies import refuse_copies

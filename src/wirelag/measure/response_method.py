@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from wirelag.estimators.later import Later
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.distinct import distinct, numbered, places_among
 from wirelag.packets.roles import LOOK_AHEAD_NS, Roles, ahead
@@ -76,6 +77,7 @@ class ResponseMeter:
         self._roles = Roles(settings.servers)
         self._asked: npt.NDArray[np.bool_] | None = None  # rows of the current batch that clients sent
         self._pirate = pirate or settings.pirate().meter("tap")
+        self._later = Later(self._estimate) if at_end and settings.cores > 1 else None
         pairs = Pairs(settings.memory, from_client=lambda _: self._asked, frames=frames)  # type: ignore[arg-type, return-value]
         self._pairs = pairs.meter("tap")
         self._ways: Array = np.empty((0, 5), np.uint64)  # directions that were a client's, in earlier intervals
@@ -117,10 +119,16 @@ class ResponseMeter:
         rows = np.flatnonzero(self._asked)
         self._clients += len(rows)
         self._servers += len(packets) - len(rows)
-        # Also for pairs alone: epochs show which clients do not wait for a response.
-        self._pirate.observe(packets if len(rows) == len(packets) else packets[rows])
+        if self._later is None:
+            self._estimate(packets, rows)
+        else:
+            self._later.leave(packets, rows)
         if self._settings.may_pair:
             self._pairs.observe(packets)
+
+    def _estimate(self, packets: PacketBatch, rows: Array) -> None:
+        """Also for pairs alone: epochs show which clients do not wait for a response."""
+        self._pirate.observe(packets if len(rows) == len(packets) else packets[rows])
 
     @property
     def waits(self) -> bool:
@@ -138,6 +146,8 @@ class ResponseMeter:
     def finish(self) -> Heard:
         """End the input: open flows report what they can."""
         self._begin()
+        if self._later is not None:
+            self._later.finish()
         return self._end(self._pirate.finish(), self._pairs.finish())
 
     def _end(self, epochs: Epochs, exchanges: Exchanges) -> Heard:
