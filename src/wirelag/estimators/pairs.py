@@ -21,6 +21,7 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, Kind, PacketBatch, TcpFlag
+from wirelag.packets.distinct import rows_of_all
 from wirelag.packets.frames import Frames, endpoints
 from wirelag.packets.intervals import Interval
 from wirelag.packets.roles import by_client
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from wirelag.packets.grouping import Grouping
 
 _LISTED: Final = 13  # purpose of the coin that decides which exchanges stay
-_NONE: Final = np.empty(0, EXCHANGE)
 
 FromClient: TypeAlias = Callable[[PacketBatch], npt.NDArray[np.bool_]]
 """A function that returns the rows sent by a client; the first packet of a connection decides."""
@@ -114,7 +114,7 @@ class PairsMeter:
         self._take()
         now = self._kernel.counts()
         counts = {name: n - self._counted.get(name, 0) for name, n in now.items()} | {"unlisted": self._unlisted}
-        exchanges = Exchanges(np.concatenate([_NONE, *self._parts]), self._packets, counts)
+        exchanges = Exchanges(rows_of_all(self._parts, EXCHANGE), self._packets, counts)
         self._counted = now
         self._start_anew()
         return exchanges

@@ -22,6 +22,7 @@ from wirelag import _kernels
 from wirelag.estimators.pirate_confidence import judged
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, PacketBatch
+from wirelag.packets.distinct import rows_of_all
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.synopses.epochs import EPOCH, METHODS, Epochs
@@ -111,7 +112,7 @@ class PirateMeter:
         self._collect()
         counts = self._counts()
         since = {name: n - self._counted.get(name, 0) for name, n in counts.items()}
-        rows = np.concatenate([np.empty(0, EPOCH), *self._epochs[0], *self._epochs[1]])
+        rows = rows_of_all((*self._epochs[0], *self._epochs[1]), EPOCH)
         found = Epochs(judged(rows), self._packets, since | {"unlisted": self._unlisted, "other": self._other})
         found = found if self._estimator.method == "syn" else found.possible()
         self._counted, self._epochs, self._listed = counts, ([], []), [0, 0]

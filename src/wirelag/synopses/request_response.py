@@ -186,7 +186,8 @@ class Exchanges:
     @property
     def single(self) -> Exchanges:
         """Exchanges with a single response time."""
-        return self.of((self.rows["flags"] & NOT_SINGLE) == 0)
+        single = (self.rows["flags"] & NOT_SINGLE) == 0
+        return self if single.all() else self.of(single)
 
     @property
     def overlapping(self) -> int:
