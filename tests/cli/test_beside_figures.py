@@ -33,6 +33,16 @@ def test_the_slowest_of_both_legs_name_their_leg(shared_data: Path) -> None:
         assert places == (found if leg in ("both", "mixed") else [])
 
 
+def test_both_legs_over_time_are_of_the_same_packets(shared_data: Path) -> None:
+    """A row had the sums of the next one: both legs where neither had a delay."""
+    capture = shared_data / "rtt/PcapPlusPlus/example.pcap.gz"
+    rows = json.loads(wirelag("rtt", capture, "--leg", "both", "--interval", "1s", "--format", "json").stdout)[
+        "intervals"
+    ]
+    assert sum(row["samples"] > 0 for row in rows) > 3
+    assert all(set(row["legs"]) == {"server", "client"} for row in rows if row["samples"])
+
+
 def test_the_slowest_are_of_the_leg_that_groups_are_ranked_by(shared_data: Path, tmp_path: Path) -> None:
     capture = shared_data / "rtt/zeek/ssh.pcap.gz"
     for by, leg in (("client", "client"), ("server", "server"), ("port", "server")):
