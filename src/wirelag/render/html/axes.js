@@ -19,7 +19,8 @@ function shortAndLong(x, units, width) {
   const [unit, factor] = unitOf(x, units), number = Number((x / factor).toPrecision(12));
   const short = threeDigits(number), needed = decimals(width / factor);
   const long = needed <= (short.split(".")[1] || "").length ? short : fixed(number, needed);
-  return {short: `${short} ${unit}`, long: `${long} ${unit}`, same: long.startsWith(short) && /^[.0]*$/.test(long.slice(short.length))};
+  const same = long.startsWith(short) && /^[.0]*$/.test(long.slice(short.length));  // more digits are all 0
+  return {short: `${short} ${unit}`, long: `${long} ${unit}`, same};
 }
 
 const inUnit = (x, units) => shortAndLong(x, units, Infinity).short;
