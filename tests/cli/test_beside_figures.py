@@ -75,6 +75,15 @@ def test_a_narrow_interval_has_digits_enough(shared_data: Path, tmp_path: Path) 
     assert max(map(len, narrow.splitlines())) <= 80
 
 
+def test_a_verdict_has_digits_enough_to_tell_its_value_from_the_bound(shared_data: Path) -> None:
+    """p99<200ms: holds, it is 200 ms."""
+    capture = shared_data / "rtt/PcapPlusPlus/example.pcap.gz"
+    asked = ("server.p50<53.6ms", "server.p99<200ms", "server.above(100ms)<29.53%", "server.max<1s")
+    told = wirelag("rtt", capture, *(word for one in asked for word in ("--sla", one)), code=3).stdout
+    values = re.findall(r"^server\.\S+: (holds|does not hold).* it is (\S+)", told, re.MULTILINE)
+    assert values == [("does not hold", "53.608"), ("holds", "199.85"), ("does not hold", "29.532%"), ("holds", "221")]
+
+
 def test_columns_are_as_wide_as_their_widest_interval(shared_data: Path) -> None:
     pair = [shared_data / f"twopoint/mptcpanalyzer-0.3.2/node{i}filtered.pcapng.gz" for i in (0, 1)]
     lines = wirelag("oneway", *pair, "--by", "flow", "--interval", "1s").stdout.splitlines()
