@@ -176,12 +176,8 @@ def format_duration(ns: float, width_ns: float = math.inf) -> str:
     >>> format_duration(1_234_567), format_duration(1_234_567, width_ns=500), format_duration(1_230_000, width_ns=500)
     ('1.23 ms', '1.2346 ms', '1.23 ms')
     """
-    size = abs(ns)
-    unit, factor = next((unit, factor) for unit, factor, limit in _STEPS_NS if size < 0.9995 * limit)
-    short, needed = _three_digits(ns / factor), _decimals(width_ns / factor)
-    have = len(short.partition(".")[2])
-    hides = needed > have and round(ns / factor, needed) != round(ns / factor, have)
-    return f"{ns / factor:,.{needed}f} {unit}" if hides else f"{short} {unit}"
+    short, long = _short_and_long(ns, width_ns)
+    return short if _is_same(short, long) else long
 
 
 def format_interval(low_ns: float, high_ns: float) -> str:
@@ -189,10 +185,27 @@ def format_interval(low_ns: float, high_ns: float) -> str:
 
     >>> format_interval(12_509_400, 12_515_700), format_interval(950_000, 1_050_000), format_interval(0, 1_050_000)
     ('12.509 to 12.516 ms', '950 us to 1.05 ms', '0 to 1.05 ms')
+    >>> format_interval(212_040_000, 215_600_000), format_interval(1_000_000, 4_000_000)
+    ('212.0 to 215.6 ms', '1 to 4 ms')
     """
-    low, high = (format_duration(end, high_ns - low_ns) for end in (low_ns, high_ns))
+    texts = [_short_and_long(end, high_ns - low_ns) for end in (low_ns, high_ns)]
+    low, high = (text[not all(_is_same(*pair) for pair in texts)] for text in texts)
     number, _, unit = low.partition(" ")
     return f"{number if not low_ns or high.endswith(f' {unit}') else low} to {high}"
+
+
+def _short_and_long(ns: float, width_ns: float) -> tuple[str, str]:
+    """With three significant digits, and with at least as many as an interval of this width needs."""
+    size = abs(ns)
+    unit, factor = next((unit, factor) for unit, factor, limit in _STEPS_NS if size < 0.9995 * limit)
+    short, needed = _three_digits(ns / factor), _decimals(width_ns / factor)
+    long = short if needed <= len(short.partition(".")[2]) else f"{ns / factor:,.{needed}f}"
+    return f"{short} {unit}", f"{long} {unit}"
+
+
+def _is_same(short: str, long: str) -> bool:
+    """Whether more digits are all 0."""
+    return long.partition(" ")[0].removeprefix(short.partition(" ")[0]).strip(".0") == ""
 
 
 def _decimals(width: float) -> int:

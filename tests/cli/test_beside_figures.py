@@ -33,6 +33,16 @@ def test_the_slowest_of_both_legs_name_their_leg(shared_data: Path) -> None:
         assert places == (found if leg in ("both", "mixed") else [])
 
 
+def test_both_legs_over_time_are_of_the_same_packets(shared_data: Path) -> None:
+    """A row had the sums of the next one: both legs where neither had a delay."""
+    capture = shared_data / "rtt/PcapPlusPlus/example.pcap.gz"
+    rows = json.loads(wirelag("rtt", capture, "--leg", "both", "--interval", "1s", "--format", "json").stdout)[
+        "intervals"
+    ]
+    assert sum(row["samples"] > 0 for row in rows) > 3
+    assert all(set(row["legs"]) == {"server", "client"} for row in rows if row["samples"])
+
+
 def test_the_slowest_are_of_the_leg_that_groups_are_ranked_by(shared_data: Path, tmp_path: Path) -> None:
     capture = shared_data / "rtt/zeek/ssh.pcap.gz"
     for by, leg in (("client", "client"), ("server", "server"), ("port", "server")):
@@ -63,6 +73,15 @@ def test_a_narrow_interval_has_digits_enough(shared_data: Path, tmp_path: Path) 
     narrow = wirelag(*words, environment={"COLUMNS": "80"}).stdout
     assert told[0] in narrow
     assert max(map(len, narrow.splitlines())) <= 80
+
+
+def test_a_verdict_has_digits_enough_to_tell_its_value_from_the_bound(shared_data: Path) -> None:
+    """p99<200ms: holds, it is 200 ms."""
+    capture = shared_data / "rtt/PcapPlusPlus/example.pcap.gz"
+    asked = ("server.p50<53.6ms", "server.p99<200ms", "server.above(100ms)<29.53%", "server.max<1s")
+    told = wirelag("rtt", capture, *(word for one in asked for word in ("--sla", one)), code=3).stdout
+    values = re.findall(r"^server\.\S+: (holds|does not hold).* it is (\S+)", told, re.MULTILINE)
+    assert values == [("does not hold", "53.608"), ("holds", "199.85"), ("does not hold", "29.532%"), ("holds", "221")]
 
 
 def test_columns_are_as_wide_as_their_widest_interval(shared_data: Path) -> None:

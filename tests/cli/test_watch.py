@@ -143,6 +143,11 @@ def test_the_final_table_shows_the_slowest_groups(capture: str) -> None:
     groups = replayed(capture, "rtt", "--by", "server")[-1]["groups"]
     assert [group["key"] in told for group in groups[:21]] == [True] * 20 + [False]
     assert f"and {len(groups) - 20} more groups; --format jsonl lists all" in told
+    assert "\nby server, largest mean to the server first" in told
+    assert {group["leg"] for group in groups} == {"server"}
+    words = ("watch", "-r", capture, "--speed", "max")
+    assert "\nby client, largest mean to the client first" in wirelag(*words, "rtt", "--by", "client").stdout
+    assert "\nby client, largest mean first" in wirelag(*words, "response", "--by", "client").stdout
 
 
 def test_only_packets_of_the_time_asked_for_count(capture: str) -> None:

@@ -135,7 +135,14 @@ def test_numbers_are_written_as_in_tables(browser: Browser) -> None:
     delays = [1e-9, 9.994e-7, 9.996e-7, 1.5e-6, 1.234567e-3, 0.0999, 0.9996, 1.0, 99.96, 119.9, 120.0, 7_199.0, 2e5]
     delays += [0.0, *(-x for x in delays)]
     assert browser.ask(f"{delays}.map(duration)") == [format_duration(x * 1e9) for x in delays]
-    ends = [(12.5094e-3, 12.5157e-3), (0.0, 1.05e-3), (9.5e-4, 1.05e-3), (9.996e-7, 1.0002e-6), (59.0, 59.001)]
+    ends = [
+        (12.5094e-3, 12.5157e-3),
+        (0.0, 1.05e-3),
+        (9.5e-4, 1.05e-3),
+        (9.996e-7, 1.0002e-6),
+        (59.0, 59.001),
+        (0.21204, 0.2156),
+    ]
     ends += [(-5e-3, -3e-6), (1.0, 1.0), (1e-3, 2e-3), (1.1e-7, 1.1002e-7)]
     said = [spoken((low + high) / 2, (low, high)) for low, high in ends]
     assert browser.ask(f"{[list(pair) for pair in ends]}.map(([a, b]) => withInterval((a + b) / 2, a, b))") == said

@@ -361,7 +361,7 @@ def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -
     rows = measure.entries()
     if not rows[0].report.samples:
         rows[0].report = report
-    lines = table(rows, groups, f"by {by}, slowest first")
+    lines = table(rows, groups, by, measure.leg_of(by))
     from wirelag.render.output import write_lines
     from wirelag.units import many
 

@@ -128,8 +128,8 @@ def _ways(alignment: Alignment, every: int) -> tuple[npt.NDArray[np.uint64], lis
     notes = []
     if len(found.ways):
         notes.append(
-            f"{many(len(found.ways), 'address pair')} with delays of their own, which take another route: "
-            f"each has its own references"
+            f"other routes: delays of {many(len(found.ways), 'address pair')} are unlike those of the others; each has "
+            f"references of its own"
         )
     if found.error is not None and found.error > NO_BETTER and thinning <= every:
         notes.append(

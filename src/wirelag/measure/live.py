@@ -117,8 +117,8 @@ class LiveGroups:
     as any that left (Space-Saving, synopses/group_delays.py): so one that has more is kept.
     """
 
-    def __init__(self, memory: int) -> None:
-        self.memory = memory
+    def __init__(self, memory: int, leg: str = "") -> None:
+        self.memory, self._leg = memory, leg
         self.floor = 0  # the largest count that left
         self.delays: dict[GroupKey, Distribution] = {}
         self.sums: dict[GroupKey, Sums] = {}
@@ -207,7 +207,8 @@ class LiveGroups:
         sums = self.sums[key]
         said = facts(delays) if delays.samples else {"samples": sums.samples, "mean": sums.mean}
         figures = {**said, "ci95": {}}  # how they vary is not kept
-        report = Report(estimator, quantity, **figures, details=method_details(self.methods[key]))
+        details = method_details(self.methods[key]) | ({"leg": self._leg} if self._leg else {})
+        report = Report(estimator, quantity, **figures, details=details)
         return Entry("group", name, report, delays)
 
 
@@ -233,7 +234,7 @@ class RoundTrips:
         self.estimator = name
         self.total = Samples()
         memory = groups.memory // 4 if groups else 0  # for this interval, for all, and for the last minute two
-        self.groups = LiveGroups(memory)
+        self.groups = LiveGroups(memory, self.leg_of(groups.by) if groups else "")
         self.lock = threading.Lock()  # held while the sums change
         self._meter = meter
         self._grouping = replace(groups, memory=max(LEAST_MEMORY, memory)).delays() if groups else None
@@ -249,7 +250,7 @@ class RoundTrips:
         part = LiveInterval(interval, report, samples.distribution(0), samples.spread.of_leg(0))
         part.legs = {name: (samples.distribution(i), samples.spread.of_leg(i)) for i, name in enumerate(LEGS)}
         if self._grouping is not None:
-            leg = LEGS.index(RANKED.get(self._grouping.by, LEGS[0]))
+            leg = LEGS.index(self.leg_of(self._grouping.by))
             found = list(self._grouping.few(max(1, self.groups.memory // GROUP_BYTES)))
             part.by_group = [self._part(key, group.distribution(leg)) for key, group in found]
             part.groups = partial(self._entries, found, leg)
@@ -259,6 +260,10 @@ class RoundTrips:
             self._add(samples)
             self.groups.add(part)
         return part
+
+    def leg_of(self, by: str | None) -> str:
+        """The leg that the figures of such groups are of."""
+        return RANKED.get(by or "", LEGS[0])
 
     def _part(self, key: str, delays: Distribution) -> GroupPart:
         sums = Sums()
@@ -446,6 +451,10 @@ class Responses:
         if self.left_out:
             lines.append(f"{self.left_out:,} packets neither to nor from the named servers were left out (--server)")
         return lines
+
+    def leg_of(self, by: str | None) -> str:
+        """Responses have no legs."""
+        return ""
 
     def delays(self) -> dict[str, Distribution]:
         """All single delays, where known; they are to the server and back."""

@@ -59,7 +59,10 @@ def cut(
     interval_ns: int | None = None,
     grouping: Grouping | None = None,
 ) -> Iterator[tuple[Interval, list[S]]]:
-    """The synopses of each interval, in the order of the estimator's points; `run` estimates from them."""
+    """The synopses of each interval, in the order of the estimator's points; `run` estimates from them.
+
+    No packet of a later interval is read before: what a meter hands to its sinks belongs to this one.
+    """
     points = estimator.points
     cuts = [cut_by_time(estimator.meter(point), sources[point], interval_ns, grouping) for point in points]
     heads = [next(one, None) for one in cuts]
@@ -71,12 +74,13 @@ def cut(
         return
     while any(heads):
         interval = min(head[0] for head in heads if head)
-        synopses = []
-        for i, point in enumerate(points):
-            head = heads[i]
+        synopses, ended = [], []
+        for i, (point, head) in enumerate(zip(points, heads, strict=True)):
             if head and head[0] == interval:
                 synopses.append(head[1])
-                heads[i] = next(cuts[i], None)
+                ended.append(i)
             else:
                 synopses.append(estimator.meter(point).cut(interval))
         yield interval, synopses
+        for i in ended:
+            heads[i] = next(cuts[i], None)

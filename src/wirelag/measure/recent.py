@@ -154,6 +154,11 @@ class Recent:
                 now.append(Entry("interval", _named("now", leg), report, part.delays))
         return [*now, *(entry for name, span in self._spans for entry in span.entries(name, self._measure))]
 
+    @property
+    def leg(self) -> str:
+        """The leg that the figures of groups are of."""
+        return self._measure.leg_of(self._by)
+
     def slowest(self) -> list[Entry]:
         """The slowest groups of the last minute."""
         return self._groups.slowest(self._measure) if self._by else []

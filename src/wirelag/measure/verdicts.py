@@ -180,7 +180,7 @@ def _response(survey: Survey, trial: Trial) -> Applicability:
         told = f"client->server only: {one_way:,} of {all_of_them:,} conversations"
     told += f"; {trial.timed:,} of {trial.servers:,} servers can be timed"
     missing = trial.servers - trial.timed
-    told += f", {missing:,} cannot: {trial.why_not}" if missing else ""
+    told += f", {missing:,} cannot{', most of them' if len(trial.whys) > 1 else ''}: {trial.why_not}" if missing else ""
     return Applicability("response", True, told, trial.whole)
 
 

@@ -111,10 +111,20 @@ def _by_how_much(change: FigureChange) -> tuple[str, str]:
     if change.difference is None:
         return "-", "-"
     if change.is_rate:
-        return f"{change.difference:+.3%}", _range(change.difference_ci95, lambda x: f"{x:+.3%}")
+        return _percent(change.difference, 3), _range(change.difference_ci95, lambda x: _percent(x, 3))
     if change.ratio is not None and (change.ratio_ci95 is not None or change.p_value is None):
-        return f"{change.ratio - 1:+.1%}", _range(change.ratio_ci95, lambda x: f"{x - 1:+.1%}")
+        return _percent(change.ratio - 1, 1), _range(change.ratio_ci95, lambda x: _percent(x - 1, 1))
     return _signed(change.difference), _range(change.difference_ci95, _signed)
+
+
+def _percent(share: float, digits: int) -> str:
+    """A share with its sign; nothing has none.
+
+    >>> _percent(0.123, 1), _percent(-0.00001, 1)
+    ('+12.3%', '0.0%')
+    """
+    text = f"{share:+.{digits}%}"
+    return text if text.strip("+-0.%") else text.lstrip("+-")
 
 
 def _range(bounds: Bounds | None, text: Any) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wirelag.render.rows import method_cells, method_of
 from wirelag.render.tables import BLOCKS, Pictures, duration, layout, mean_cells
 from wirelag.stats.distribution import Distribution
+from wirelag.stats.ranking import FEWEST
 from wirelag.units import format_duration, format_size, format_time
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class View:
         if self._part is None:
             return Text("\n".join([*lines, "waiting for the first interval to end"]))
         lines += table(
-            self._recent.entries(), self._recent.slowest(), f"by {self._by}, slowest of the last minute first"
+            self._recent.entries(), self._recent.slowest(), self._by, self._recent.leg, " in the last minute"
         )
         lines += self._over_time()
         text = Text("\n".join([*lines, "Ctrl-C stops and prints a final report"]), no_wrap=True, overflow="ellipsis")
@@ -96,21 +97,24 @@ def coverage(statistics: LiveStatistics) -> str:
     return "; ".join(parts)
 
 
-def table(rows: Sequence[Entry], groups: Sequence[Entry], title: str) -> list[str]:
-    """Lines of a table, with a small picture of each distribution."""
+def table(rows: Sequence[Entry], groups: Sequence[Entry], by: str | None, leg: str, when: str = "") -> list[str]:
+    """Lines of a table, with a small picture of each distribution; figures of groups may be of one leg."""
     delays = Distribution()
     for entry in (*rows, *groups):
         delays.merge(entry.delays)
     pictures = Pictures(delays)
     groups = [one for entry in groups for one in entry.by_method()]
     methods, method_of_row = method_cells([*rows, *groups]) if _of_responses(rows) else ("", lambda _: "")
-    title, mean = mean_cells([*rows, *groups])
-    head = f"{'samples':>9}  {methods}{'p50':>8}  {'p90':>8}  {'p99':>8}  {title}"
+    named, mean = mean_cells([*rows, *groups])
+    head = f"{'samples':>9}  {methods}{'p50':>8}  {'p90':>8}  {'p99':>8}  {named}"
     head += f"  {pictures.axis}" if delays.samples else ""
 
     def cells(entry: Entry) -> list[str]:
         return [_cells(entry, method_of_row(entry.report), mean, pictures)]
 
+    few = [entry.report.samples < FEWEST for entry in groups if entry.report.samples]
+    order = f"largest mean{f' to the {leg}' if leg else ''}{when} first" if few else "none has a mean"
+    title = f"by {by}, {order}{', those with few samples last' if any(few) and not all(few) else ''}"
     return [line.rstrip() for line in layout([("", rows), (title, groups)], [head], cells)]
 
 

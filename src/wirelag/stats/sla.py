@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -123,11 +124,15 @@ class Sla:
         return f"{self.text}: {'holds' if self.holds(delays) else 'does not hold'}, it is {self.value_text(delays)}"
 
     def value_text(self, delays: Delays) -> str:
-        """The value, for a person."""
+        """The value, for a person, with digits enough to tell it from the bound."""
         value = self.value(delays)
         if value is None:
             return "unknown"
-        return f"{value:.2%}" if self.limit_ns is not None else format_duration(value)
+        off = abs(value - self.bound)
+        if self.limit_ns is None:
+            return format_duration(value, 2 * off or math.inf)
+        digits = next((n for n in range(2, 6) if f"{value:.{n}%}" != f"{self.bound:.{n}%}"), 2)
+        return f"{value:.{digits}%}"
 
 
 @dataclass(frozen=True)

@@ -14,21 +14,25 @@ const unitOf = (x, units) => units.find(([, , limit]) => Math.abs(x) < 0.9995 * 
 
 const decimals = width => 0 < width && width < 5 ? Math.min(6, Math.ceil(-Math.log10(width / 5))) : 0;
 
-// A number with three digits, or as many as the width of its interval needs.
-function inUnit(x, units, width = Infinity) {
+// A number with three digits, and with at least as many as an interval of this width needs.
+function shortAndLong(x, units, width) {
   const [unit, factor] = unitOf(x, units), number = Number((x / factor).toPrecision(12));
-  const short = threeDigits(number), have = (short.split(".")[1] || "").length, needed = decimals(width / factor);
-  const hides = needed > have && Number(number.toFixed(needed)) !== Number(number.toFixed(have));
-  return `${hides ? fixed(number, needed) : short} ${unit}`;
+  const short = threeDigits(number), needed = decimals(width / factor);
+  const long = needed <= (short.split(".")[1] || "").length ? short : fixed(number, needed);
+  const same = long.startsWith(short) && /^[.0]*$/.test(long.slice(short.length));  // more digits are all 0
+  return {short: `${short} ${unit}`, long: `${long} ${unit}`, same};
 }
+
+const inUnit = (x, units) => shortAndLong(x, units, Infinity).short;
 
 const duration = seconds => inUnit(seconds, DELAYS);
 
 // A delay with its interval; where both ends have the same unit, it is said once.
 function withInterval(seconds, low, high) {
-  const [text, from, to] = [seconds, low, high].map(x => inUnit(x, DELAYS, high - low));
+  const [text, ...ends] = [seconds, low, high].map(x => shortAndLong(x, DELAYS, high - low));
+  const [from, to] = ends.map(end => ends.every(one => one.same) ? end.short : end.long);
   const [number, unit] = from.split(" ");
-  return `${text} (${!low || to.endsWith(` ${unit}`) ? number : from} to ${to})`;
+  return `${text.same ? text.short : text.long} (${!low || to.endsWith(` ${unit}`) ? number : from} to ${to})`;
 }
 
 const percent = share => `${Number((100 * share).toPrecision(5))}%`;
