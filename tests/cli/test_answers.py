@@ -139,24 +139,34 @@ def test_sums_that_contradict_single_packets_are_not_believed(tmp_path: Path) ->
     assert not any("contradict" in note for note in agreeing["notes"])
 
 
+@pytest.fixture(scope="module")
+def mptcp(shared_data: Path) -> tuple[Path, Path]:
+    folder = shared_data / "twopoint" / "mptcpanalyzer-0.3.2"
+    return folder / "client_2_filtered.pcapng.gz", folder / "server_2_filtered.pcapng.gz"
+
+
+@pytest.fixture(scope="module")
+def exact(mptcp: tuple[Path, Path]) -> float:
+    """The mean of all packets, joined."""
+    return float(json.loads(wirelag("oneway", *mptcp, "--format", "json").stdout)["mean"])
+
+
+@pytest.mark.every(2)
 @pytest.mark.parametrize("interval", ["1ms", "100ms", "1s"])
 @pytest.mark.parametrize("estimator", ["finecomb", "lda", "rda"])
-def test_rows_add_up_to_the_whole(shared_data: Path, estimator: str, interval: str) -> None:
+def test_rows_add_up_to_the_whole(mptcp: tuple[Path, Path], exact: float, estimator: str, interval: str) -> None:
     """A packet belongs to the interval in which it was sent: before, those under way at an edge were lost, and slow.
 
     At 1 ms, packets take 66 ms: rows lost 62, all of them 17, and the mean of the rest was 9.34 us.
     """
-    folder = shared_data / "twopoint" / "mptcpanalyzer-0.3.2"
-    pair = folder / "client_2_filtered.pcapng.gz", folder / "server_2_filtered.pcapng.gz"
-    words = ("oneway", *pair, "--estimator", estimator, "--interval", interval, "--sla", "mean<1ms", "--format", "json")
-    said = json.loads(wirelag(*words, code=3).stdout)
+    words = ("oneway", *mptcp, "--estimator", estimator, "--interval", interval, "--sla", "mean<1ms")
+    said = json.loads(wirelag(*words, "--format", "json", code=3).stdout)
     assert [verdict["holds"] for verdict in said["sla"]] == [False]
     rows = said["intervals"]
     for name in ("sent", "received", "lost"):
         assert sum(row[name] for row in rows) == said[name] > 0
     weights = [row["stands_for"] for row in rows]
     assert sum(weights) == pytest.approx(said["received"], rel=0.01)
-    exact = json.loads(wirelag("oneway", *pair, "--format", "json").stdout)["mean"]
     mean = sum(row["mean"] * weight for row, weight in zip(rows, weights, strict=True) if weight) / sum(weights)
     assert mean == pytest.approx(exact, rel=0.01 if estimator == "lda" else 1e-6)
 

@@ -163,15 +163,21 @@ def with_forged(queue: Queue, path: Path, how: str) -> tuple[dict[str, Any], int
     return answer(write_records(path, queue.behind, rows)), false
 
 
+@pytest.fixture(scope="module")
+def unreadable(queue: Queue, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return with_forged(queue, tmp_path_factory.mktemp("unreadable") / "unreadable.pcap", "malformed")[0]
+
+
 @pytest.mark.parametrize("how", ["time", "early", "sequence", "size", "foreign"])
-def test_forged_references_are_rejected(queue: Queue, clean: dict[str, Any], tmp_path: Path, how: str) -> None:
+def test_forged_references_are_rejected(
+    queue: Queue, clean: dict[str, Any], unreadable: dict[str, Any], tmp_path: Path, how: str
+) -> None:
     """Flows equal those with the same references made unreadable: no forged value is used."""
     found, false = with_forged(queue, tmp_path / "forged.pcap", how)
     rejected = found["references"]["rejected"]
     assert rejected.pop("time" if how == "early" else how) == false
     assert not any(rejected.values())
     assert found["references"]["accepted"] == clean["references"]["accepted"] - false
-    unreadable, _ = with_forged(queue, tmp_path / "unreadable.pcap", "malformed")
     assert unreadable["references"]["rejected"]["malformed"] == false
     assert queue.means(found) == queue.means(unreadable)
     low, high = found["ci95"]["mean"]

@@ -17,4 +17,5 @@ def _lacking() -> str:
     return ""
 
 
-IN_KERNEL = pytest.mark.skipif(bool(_lacking()), reason=_lacking() or "programs can be loaded")
+LACKING = _lacking()
+IN_KERNEL = pytest.mark.skipif(bool(LACKING), reason=LACKING or "programs can be loaded")

@@ -20,4 +20,5 @@ def _lacking() -> str:
     return "" if allowed.returncode == 0 else needs.needs("network namespaces")
 
 
-IN_LAB = pytest.mark.skipif(bool(_lacking()), reason=_lacking() or "the lab can be built")
+LACKING = _lacking()
+IN_LAB = pytest.mark.skipif(bool(LACKING), reason=LACKING or "the lab can be built")
