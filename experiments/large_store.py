@@ -110,9 +110,8 @@ def main() -> None:
     ):
         began_s = time.perf_counter()
         count = build(store, size)
-        print(
-            f"{store.used_bytes / 2**30:.2f} GiB, {SEGMENTS * count:,} results, built in {time.perf_counter() - began_s:.0f} s"
-        )
+        took_s = time.perf_counter() - began_s
+        print(f"{store.used_bytes / 2**30:.2f} GiB, {SEGMENTS * count:,} results, built in {took_s:.0f} s", flush=True)
         writer, half_ns = Writer(store), count // 2 * SECOND_NS
 
         def age() -> None:
@@ -137,7 +136,7 @@ def main() -> None:
             took_s, waits = writer.beside(work)
             median, p99, worst = np.quantile(waits, (0.5, 0.99, 1.0)) * 1e3
             used = store.used_bytes / 2**30
-            print(f"{name:<28}{took_s:9.1f}{len(waits):8}{median:18.1f}{p99:8.1f}{worst:8.1f}{used:10.2f}", flush=True)
+            print(f"{name:<28}{took_s:9.1f}{len(waits):8}{median:19.1f}{p99:7.1f}{worst:8.1f}{used:10.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -131,6 +132,45 @@ def test_a_ca_that_was_replaced_admits_nobody_not_even_on_an_open_connection(pla
         running.process.send_signal(signal.SIGHUP)
         running.read_log("cannot be used as client_ca")
         assert running.end(signal.SIGTERM) == 0
+
+
+def revocation_list(place: Place, *revoked: Path) -> bytes:
+    """The CA's list, with these certificates."""
+    folder = place.folder / "ca"
+    (folder / "index").write_text("")
+    (folder / "ca.cnf").write_text(f"[ca]\ndefault_ca = one\n[one]\ndatabase = {folder}/index\ndefault_md = sha256\n")
+    words = [
+        "openssl",
+        "ca",
+        "-config",
+        str(folder / "ca.cnf"),
+        "-cert",
+        str(place.ca[0]),
+        "-keyfile",
+        str(place.ca[1]),
+    ]
+    for certificate in revoked:
+        subprocess.run([*words, "-revoke", str(certificate)], check=True, capture_output=True)
+    return subprocess.run([*words, "-gencrl", "-crldays", "1"], check=True, capture_output=True).stdout
+
+
+def test_a_certificate_that_was_revoked_admits_nobody(place: Place) -> None:
+    """A list behind the CA in its file, after a reload: the others go on, and a second list sets it right."""
+    of_ca = place.ca[0].read_bytes()
+
+    async def work(running: Running) -> None:
+        lines = place.sender(running.url, "A", place.a), place.sender(running.url, "B", place.b)
+        for revoked, admitted in (([], "AB"), ([place.a[0]], "B"), ([], "AB")):
+            place.trusted.write_bytes(of_ca + revocation_list(place, *revoked))
+            running.process.send_signal(signal.SIGHUP)
+            running.read_log("settings were read again")
+            found = [await refusal(line, one) for line, one in zip(lines, (OF_A, OF_B), strict=True)]
+            assert "".join(name for name, why in zip("AB", found, strict=True) if not why) == admitted
+        for line in lines:
+            await line.close()
+
+    with place.start() as running:
+        run(work(running))
 
 
 def test_a_certificate_fits_its_key(place: Place) -> None:

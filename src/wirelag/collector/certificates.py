@@ -2,8 +2,9 @@
 
 Laws. A client's certificate names points by its common name and its DNS names, letter for letter; with `client_ca` an
 agent is heard only as a point that its certificate names, whatever its token. One that may sign others (CA:TRUE) names
-none: its holder could make those of other points. New connections use what was renewed
-last: a CA that was removed admits nobody, not even a client that resumes an earlier TLS connection.
+none: its holder could make those of other points. New connections use what was renewed last: a CA that was removed
+admits nobody, not even a client that resumes an earlier TLS connection. If the file of `client_ca` has a revocation
+list (CRL), each client's certificate must be one that a current list of its CA does not name.
 """
 
 from __future__ import annotations
@@ -38,7 +39,12 @@ class Encryption:
     def renew(self, settings: Settings) -> None:
         """Use the certificate and the CA of the settings from now on."""
         self._newest = made(settings)
-        for name in ("verify_mode", "minimum_version", "num_tickets"):  # not taken from the newest context
+        for name in (
+            "verify_mode",
+            "verify_flags",
+            "minimum_version",
+            "num_tickets",
+        ):  # not taken from the newest context
             setattr(self.context, name, getattr(self._newest, name))
 
     def _hand_over(self, line: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
@@ -57,7 +63,9 @@ def made(settings: Settings) -> ssl.SSLContext:
         raise WirelagError(f"{settings.certificate}: no certificate that fits {settings.key} ({why})") from None
     if settings.client_ca is not None:
         try:
-            context.load_verify_locations(settings.client_ca)
+            context.load_verify_locations(settings.client_ca)  # with its lists
+            if context.cert_store_stats()["crl"]:
+                context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
         except (OSError, ssl.SSLError) as error:
             raise WirelagError(f"{settings.client_ca}: cannot be used as client_ca ({unusable(error)})") from None
         context.verify_mode = ssl.CERT_REQUIRED

@@ -19,6 +19,7 @@ from typing import Any, Final
 from wirelag.collector.sqlite_file import COLUMNS, UNCHECKED, VERSION, is_damage
 from wirelag.units import format_time, many
 
+MOST_LOOKED: Final = 256 << 20  # bytes of a file that is looked over at once
 _HALF: Final = 1 << 63
 _STEP: Final = 500  # rows of results that are read at once
 _STEP_MESSAGES: Final = 8
@@ -71,18 +72,22 @@ def check(base: sqlite3.Connection) -> None:
 def changed_rows(base: sqlite3.Connection, pause: Callable[[float], None] = lambda took_s: None) -> Iterator[str]:
     """The rows that the disk has changed, in words; after each step `pause` is told how long it took."""
     last: tuple[int, ...] | None = -(1 << 63), 0, 0
-    while last and (rows := _timed(base, _RESULTS, (*last, _STEP), pause)):
+    while last is not None:
+        began_s, rows = time.monotonic(), base.execute(_RESULTS, (*last, _STEP)).fetchall()
         for _, segment, key, *values, crc in rows:
             if not is_whole((segment, key, *values), crc):
                 yield of_result(segment, values[1])
-        keys = [(row[0], *row[3:5]) for row in rows]
+        keys = [(row[0], *row[3:5]) for row in rows]  # out of order, as `check` sees: it ends here
         last = max((key for key in keys if all(type(one) is int for one in key) and key > last), default=None)
+        pause(time.monotonic() - began_s)
     after: str | None = ""
-    while after is not None and (rows := _timed(base, _MESSAGES, (after, _STEP_MESSAGES), pause)):
+    while after is not None:
+        began_s, rows = time.monotonic(), base.execute(_MESSAGES, (after, _STEP_MESSAGES)).fetchall()
         for *values, crc in rows:
             if not is_whole(values, crc):
                 yield of_message(values[0])
-        after = max((row[0] for row in rows if row[0] > after), default=None)  # None: out of order, as `check` sees
+        after = max((row[0] for row in rows if row[0] > after), default=None)
+        pause(time.monotonic() - began_s)
 
 
 def of_result(segment: str, start_ns: Any) -> str:
@@ -100,9 +105,11 @@ def looked_over(path: str, running: bool) -> str | None:
     """What is wrong with a file that exists, in words, without a change of it; None if nothing is.
 
     Beside a `running` collector it is read as a second reader. After one that was killed its journal must be read in
-    first, which the next start does.
+    first, which the next start does. A large file is left to the collector: it takes minutes.
     """
     journal = Path(f"{path}-wal")
+    if Path(path).stat().st_size > MOST_LOOKED:
+        return "is large: damage is looked for at the start, and once a day"
     if not running and journal.exists() and journal.stat().st_size:
         return "was not closed: damage is looked for at the start"
     try:
@@ -115,12 +122,3 @@ def looked_over(path: str, running: bool) -> str | None:
     except sqlite3.Error as error:
         return f"is damaged ({error})" if is_damage(error) else f"cannot be checked ({error})"
     return f"has {many(len(found), 'row')} that the disk has changed, which are left out: {found[0]}" if found else None
-
-
-def _timed(
-    base: sqlite3.Connection, query: str, values: tuple[Any, ...], pause: Callable[[float], None]
-) -> list[tuple[Any, ...]]:
-    began_s = time.monotonic()
-    rows = base.execute(query, values).fetchall()
-    pause(time.monotonic() - began_s)
-    return rows

@@ -243,8 +243,8 @@ class Spool:
         """Whether the directory is the one that this process has locked."""
         try:
             return os.stat(self.directory).st_ino == os.fstat(folder).st_ino
-        except FileNotFoundError:
-            return False
+        except OSError as error:
+            return error.errno != errno.ENOENT  # other errors meet the write, too
 
     def _begin_anew(self, folder: int) -> None:
         """Forget what was in a directory that others have removed."""
