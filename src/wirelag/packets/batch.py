@@ -205,10 +205,12 @@ class PacketBatch:
 
     def choose(self, rows: slice | Array) -> PacketBatch:
         """Select rows, each column when it is first used; until the result is dropped, all of this batch is kept."""
-        batch = PacketBatch({}, self.blocks)
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(len(self))
+            if start == 0 and stop == len(self):
+                return self
             rows = slice(start, max(start, stop))
+        batch = PacketBatch({}, self.blocks)
         batch._whole, batch._chosen = self, rows
         if self._whole is not None and not self._changed and isinstance(rows, slice):
             # A part of a part is a part of the whole: a batch that is cut into a thousand is not a thousand deep.
