@@ -76,7 +76,7 @@ acceptance: debian-packages $(INSTALLED) ## All tests at full length, under load
 	$(if $(PART),,$(MAKE) fuzz bench)
 
 bench: debian-packages $(INSTALLED) ## Measure speed and memory
-	@status=0; for part in commands run live dataplane; do $(BIN)/python benchmarks/$$part.py || status=1; done; exit $$status
+	@status=0; for part in commands cores run live dataplane; do $(BIN)/python benchmarks/$$part.py || status=1; done; exit $$status
 
 fuzz: debian-packages $(INSTALLED) ## Kernels under sanitizers: all captures, then fuzzers (SECONDS=300 each)
 	$(BIN)/pytest -m fuzz
