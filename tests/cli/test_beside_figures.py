@@ -190,6 +190,16 @@ def test_json_says_what_did_not_fit(tmp_path: Path) -> None:
     assert "scaled" not in wirelag(*words).stdout
 
 
+def test_a_flow_that_lost_everything_shows_its_loss(shared_data: Path) -> None:
+    """It said only that one point saw no packet."""
+    pair = [shared_data / f"twopoint/mptcpanalyzer-0.3.2/node{i}filtered.pcapng.gz" for i in (0, 1)]
+    told = wirelag("oneway", *pair, "--by", "flow").stdout
+    assert re.search(r"^10.1.1.1:43376 > 10.2.0.1:5001 +0 +1 \(100.00%\)  no packet was seen downstream$", told, re.M)
+    nothing = json.loads(wirelag("oneway", *pair, "--host", "192.0.2.9", "--format", "json").stdout)
+    assert (nothing["sent"], nothing["received"]) == (0, 0)  # the filter left none
+    assert nothing["packets"] == 11_756 + 11_752
+
+
 def test_the_total_of_watch_does_not_depend_on_the_interval(shared_data: Path) -> None:
     """Which servers are paired is judged each second; other intervals are judged where they end, and it is said."""
     capture = shared_data / "wild/ntop__nDPI__tests__cfgs__default__pcap__reddit.pcap.gz"

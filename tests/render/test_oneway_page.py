@@ -127,7 +127,7 @@ def test_the_numbers_have_their_intervals(page: OnewayPage) -> None:
     assert {repr(value) for value in expected} <= walk.values
     for name in ("sent", "received", "lost", "reordered", "duplicated", "used"):
         assert f"{report.details[name]:,}" in walk.text
-    for words in ("a note", "a warning", "wirelag oneway a b", "ahead by 20 ms", "one point saw no packet"):
+    for words in ("a note", "a warning", "wirelag oneway a b", "ahead by 20 ms", "no packet was seen"):
         assert words in walk.text
     order = [walk.text.rindex(name) for name in ("slow", "fast")]
     assert order == sorted(order)
@@ -181,7 +181,7 @@ def test_an_empty_page_says_why(tool: Callable[[str], str], tmp_path: Path) -> N
     )
     text = render_oneway(empty)
     walk = Walk(text)
-    assert "No delay could be measured: one point saw no packet." in walk.text
+    assert "No delay could be measured: no packet was seen at either point." in walk.text
     assert 'id="figures"' not in text
     assert "cannot say" in walk.text
     browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")

@@ -49,7 +49,7 @@ def table(result: OnewayResult) -> list[str]:
 def _cells(entry: Entry, pictures: Pictures, own: Sequence[str], mean: Callable[[Report], str]) -> list[str]:
     report = entry.report
     if not report.samples:
-        return [f"{0:>9,}", report.reason or "no packet was seen at both points"]
+        return [f"{0:>9,}", f"{lost_text(report):>14}", report.reason or "no packet was seen at both points"]
     return [
         f"{report.samples:>9,}",
         f"{lost_text(report):>14}",

@@ -266,7 +266,8 @@ class Crossing:
 
     def _why_nothing(self) -> str:
         if not self.sent or not self.received:
-            return "one point saw no packet"
+            where = "downstream" if self.sent else "upstream" if self.received else "at either point"
+            return f"no packet was seen {where}"
         if self.details.get("decoded") is False:
             return "too many packets differ: they do not decode, and every bucket is affected"
         if len(self.tail):
