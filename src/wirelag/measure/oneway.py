@@ -395,13 +395,12 @@ def _nothing(pair: PointPair, method: Method, why: str) -> MeasuredPair:
 
     measured = MeasuredPair(pair.name, Clock(), method.make().name, warnings=[why])
     read = [point.read for point in (pair.up, pair.down) if point.read]
-    passed = [
-        known.packets - known.filtered - sum(known.skipped.values()) for known in (one.statistics for one in read)
-    ]
-    sent, received = (passed + [0, 0])[:2]
+    known = [one.statistics for one in read]
+    passed = [one.packets - one.filtered - sum(one.skipped.values()) for one in known]
+    sent, received = [*passed, 0, 0][:2]
     measured.crossings = {0: Crossing(sent, received, only_upstream=None, only_downstream=None, reason=why)}
     measured.warnings += [line for one in read for line in one.warnings]
-    measured.packets = sum(one.statistics.packets for one in read)
+    measured.packets = sum(one.packets for one in known)
     return measured
 
 
