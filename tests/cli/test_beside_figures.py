@@ -200,6 +200,12 @@ def test_a_flow_that_lost_everything_shows_its_loss(shared_data: Path) -> None:
     assert nothing["packets"] == 11_756 + 11_752
 
 
+def test_pings_have_no_port(shared_data: Path) -> None:
+    """They were those of port 0."""
+    told = wirelag("rtt", shared_data / "hidden/spindump/trace_ping_bandwidthperiods1.pcap", "--by", "port").stdout
+    assert re.search(r"^no port +to the server +\d", told, re.MULTILINE)
+
+
 def test_the_total_of_watch_does_not_depend_on_the_interval(shared_data: Path) -> None:
     """Which servers are paired is judged each second; other intervals are judged where they end, and it is said."""
     capture = shared_data / "wild/ntop__nDPI__tests__cfgs__default__pcap__reddit.pcap.gz"

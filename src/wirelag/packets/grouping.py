@@ -129,7 +129,7 @@ class Grouping:
     def name(self, words: Sequence[int]) -> str:
         """The name of a group, from its row of `words`."""
         if self.by == "port":
-            return str(words[0])
+            return str(words[0]) if words[0] else "no port"
         if self.by in ("client", "server"):
             return str(to_address(*words[:2]))
         if self.by == "dscp":
