@@ -30,8 +30,7 @@ def broker(tmp_path: Path) -> Iterator[str]:
     program = needs.find("nats-server")
     if program is None:
         pytest.skip(needs.program("nats-server"))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     log = tmp_path / "nats.log"
     server = subprocess.Popen(
         [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(tmp_path / "js"), "-l", str(log)]
