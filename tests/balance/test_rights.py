@@ -90,6 +90,9 @@ def test_it_gives_up_root_and_capabilities(place: Site, public: bool) -> None:
     command.stop()
     again = place.steer("again", before)
     assert "taken over" in again.said()
+    until(
+        lambda: log.read_text().count('"what": "start"') == 2, "the second start in the audit log"
+    )  # packets go first
     said = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["what"] for line in said if line["what"] != "weights applied"] == ["start", "reload", "start"]
     assert said[0]["where"].startswith("XDP at eth0")

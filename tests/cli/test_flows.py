@@ -5,6 +5,7 @@ import json
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,10 @@ class Queue:
     simulation: QueueSimulation
     before: Path
     behind: Path
+
+    @cached_property
+    def records(self) -> list["Record"]:
+        return list(records(self.behind))
 
     def means(self, found: dict[str, Any]) -> dict[int, float]:
         """The mean of each simulated flow that has one, by its source port."""
@@ -156,7 +161,7 @@ def with_forged(queue: Queue, path: Path, how: str) -> tuple[dict[str, Any], int
     """One reference in ten is forged."""
     rng = np.random.default_rng(1)
     rows, false = [], 0
-    for i, (ns, wire, data) in enumerate(records(queue.behind)):
+    for i, (ns, wire, data) in enumerate(queue.records):
         change = i > 1000 and is_reference(data) and rng.random() < 0.1
         false += change
         rows.append((ns, wire, forged(data, how) if change else data))
@@ -188,7 +193,7 @@ def test_forged_references_are_rejected(
 
 def test_a_false_first_reference_costs_little(queue: Queue, clean: dict[str, Any], tmp_path: Path) -> None:
     """It belongs to another stream, with another sequence: it costs two references and the packets before them."""
-    rows = list(records(queue.behind))
+    rows = list(queue.records)
     _, wire, data = next(row for row in rows if is_reference(row[2]))
     false = rows[0][0], wire, forged(forged(data, "foreign"), "sequence")
     found = answer(write_records(tmp_path / "front.pcap", queue.behind, [false, *rows]))
@@ -202,7 +207,7 @@ def test_lost_and_repeated_references(queue: Queue, clean: dict[str, Any], tmp_p
     rows: list[Record] = []
     late: list[tuple[int, Record]] = []  # copies, and the row after which each comes
     lost = 0
-    for i, (ns, wire, data) in enumerate(records(queue.behind)):
+    for i, (ns, wire, data) in enumerate(queue.records):
         luck = rng.random() if i > 1000 and is_reference(data) else 1.0
         lost += luck < 0.1
         if luck >= 0.1:
@@ -237,7 +242,7 @@ def test_references_of_two_captures(queue: Queue, method: str) -> None:
 
 def test_another_clock(queue: Queue, tmp_path: Path) -> None:
     """STAMP references include the offset in every delay; with two captures it is corrected as far as possible."""
-    rows = ((ns + 5 * 10**9, wire, data) for ns, wire, data in records(queue.behind))
+    rows = ((ns + 5 * 10**9, wire, data) for ns, wire, data in queue.records)
     ahead = write_records(tmp_path / "ahead.pcap", queue.behind, rows)
     plain = answer(queue.behind)
     assert answer(ahead)["mean"] == pytest.approx(plain["mean"] + 5, abs=1e-6)
@@ -335,7 +340,7 @@ def test_no_references(queue: Queue, tmp_path: Path) -> None:
     assert "STAMP" in said
     assert "--reference capture --upstream FILE" in said
     rows = [(ns, wire, forged(data, "malformed") if is_reference(data) else data) for ns, wire, data in
-            records(queue.behind)]  # fmt: skip
+            queue.records]  # fmt: skip
     assert "could be used" in wirelag("flows", write_records(tmp_path / "bad.pcap", queue.behind, rows), code=2)
     empty = write_records(tmp_path / "empty.pcap", queue.behind, [])
     assert "no reference packets" in wirelag("flows", empty, code=2)
@@ -343,7 +348,7 @@ def test_no_references(queue: Queue, tmp_path: Path) -> None:
 
 def test_one_reference_measures_nothing(queue: Queue, tmp_path: Path) -> None:
     rows, seen = [], 0
-    for ns, wire, data in records(queue.behind):
+    for ns, wire, data in queue.records:
         seen += is_reference(data)
         if not is_reference(data) or seen == 1:
             rows.append((ns, wire, data))
@@ -356,7 +361,7 @@ def test_one_reference_measures_nothing(queue: Queue, tmp_path: Path) -> None:
 def test_both_directions_are_reported(queue: Queue, tmp_path: Path) -> None:
     """Packets in the opposite direction of the references never were in the queue."""
     rows: list[Record] = []
-    for ns, wire, data in records(queue.behind):
+    for ns, wire, data in queue.records:
         rows.append((ns, wire, data))
         if not is_reference(data):
             turned = data[:26] + data[30:34] + data[26:30] + data[36:38] + data[34:36] + data[38:]

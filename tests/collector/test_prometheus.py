@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import socket
 import subprocess
 import time
 import urllib.error
@@ -24,6 +23,7 @@ from tests.support.collector_process import RDA, Running, recent, send, settled
 from tests.support.command import WIRELAG, wirelag
 from tests.support.effort import ALONE
 from tests.support.places import ROOT
+from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_S, until
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message
@@ -65,8 +65,7 @@ class Prometheus:
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._at = f"127.0.0.1:{free.getsockname()[1]}"
+        self._at = f"127.0.0.1:{free_port()}"
         words = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
         words += [f"--web.listen-address={self._at}", "--log.level=warn"]
         self._said = (folder / "prometheus.txt").open("wb")
@@ -125,8 +124,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address where `wirelag watch` serves the metrics of a replayed capture."""
     folder = tmp_path_factory.mktemp("watch")
     wirelag("simulate", "--packets", "20000", "--seed", "1", "-o", folder / "capture.pcap")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     words = ["watch", "-r", "capture.pcap", "rtt", "--by", "server", "--prometheus", address]
     with (folder / "said").open("wb") as said:
         process = subprocess.Popen([*WIRELAG, *words], cwd=folder, stdout=said, stderr=said)
@@ -253,8 +251,7 @@ def test_a_silent_agent_is_one_alert(tmp_path: Path) -> None:
     """A real Alertmanager with the shipped rules: B is silent, and is an end of three segments; C>D has no results."""
     checked = subprocess.run(["amtool", "check-config", str(DEPLOY / "alertmanager.yml")], capture_output=True)
     assert checked.returncode == 0, checked.stdout
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        at = f"127.0.0.1:{free.getsockname()[1]}"
+    at = f"127.0.0.1:{free_port()}"
     words = [f"--config.file={DEPLOY / 'alertmanager.yml'}", f"--storage.path={tmp_path}", "--cluster.listen-address="]
     server = subprocess.Popen(
         ["prometheus-alertmanager", *words, f"--web.listen-address={at}"], stderr=subprocess.DEVNULL

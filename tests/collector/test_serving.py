@@ -19,6 +19,7 @@ from tests.support.agent_messages import EPOCH_NS, SECOND_NS, pair
 from tests.support.agent_messages import Path as Travelled
 from tests.support.collector_process import RDA, Running, recent, send, settled
 from tests.support.command import wirelag
+from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_S
 from wirelag.collector.check import told
 from wirelag.collector.loop import Collector
@@ -298,9 +299,7 @@ def test_points_with_different_settings_are_not_empty_intervals(tmp_path: Path) 
 
 
 def test_an_unusable_broker_is_reported_once(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        free = sock.getsockname()[1]
-    url = f"nats://127.0.0.1:{free}"
+    url = f"nats://127.0.0.1:{free_port()}"
     with Running(tmp_path, "--segment", "A>B", "--nats", url) as running:
         running.until(lambda: running.counted().get("nats broker failed", 0) >= 2)
     assert running.log.count(f"{url}: cannot use the NATS server there") == 1

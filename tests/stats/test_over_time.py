@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.support.effort import scaled
+from tests.support.effort import FULL, scaled
 from tests.support.queues import waits
 from wirelag.stats.distribution import wilson
 from wirelag.stats.over_time import (
@@ -29,7 +29,7 @@ from wirelag.synopses.delay_sample import DelaySample
 
 Floats = npt.NDArray[np.float64]
 LOADS = (0.55, 0.7, 0.85, 0.95)
-COUNTS = (10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
+COUNTS = (10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, *((100_000,) if FULL else ()))
 
 
 def sample(delays: Floats) -> DelaySample:

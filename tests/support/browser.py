@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 AGAIN_S = 5.0  # a page that closes loses its questions: ask again
 FLAGS = (
@@ -48,8 +48,7 @@ class Browser:
         )  # fmt: skip
         os.close(theirs_in)
         os.close(theirs_out)
-        targets = self.call("Target.getTargets")["targetInfos"]
-        page = next(one["targetId"] for one in targets if one["type"] == "page")
+        page = until(self._page, "a page")  # Chromium answers before it has one
         self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
@@ -67,6 +66,10 @@ class Browser:
             self._process.wait()
         os.close(self._in)
         os.close(self._out)
+
+    def _page(self) -> str | None:
+        targets = self.call("Target.getTargets")["targetInfos"]
+        return next((one["targetId"] for one in targets if one["type"] == "page"), None)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Run a command of the DevTools protocol; return its reply."""

@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 from tests.support import waiting
 from tests.support.agent_messages import SECOND_NS, Agent, Path
 from tests.support.command import WIRELAG
+from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_S
 from wirelag.estimators.rda import Rda
 from wirelag.protocol.messages import Message, decode, encode
@@ -42,7 +43,7 @@ class Running:
         """`prefix`: a command that runs it."""
         self.store, self.token = folder / "store.db", token
         self._command = [*prefix, *WIRELAG, "collect", "--store", str(self.store), *words]
-        self._port = port
+        self._port = port or free_port()
         self._environment = os.environ | dict(environment or {})
         self.log = ""
 

@@ -1,8 +1,6 @@
 """Agents and collectors for the tests of the transport, with real servers, brokers and certificates."""
 
 import asyncio
-import random
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -14,6 +12,7 @@ import pytest
 
 from tests.support import needs
 from tests.support.places import ROOT
+from tests.support.ports import free_port as free_port
 from tests.support.waiting import PATIENCE_S
 from wirelag.estimators.lda import Lda
 from wirelag.packets.intervals import Interval
@@ -47,15 +46,6 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 async def soon(what: Awaitable[Any]) -> Any:
     return await asyncio.wait_for(what, PATIENCE_S)
-
-
-def free_port() -> int:
-    """A port that no client gets by chance, not even while its server is dead."""
-    while True:
-        with socket.socket() as free, suppress(OSError):
-            port = random.SystemRandom().randrange(20_000, 32_000)
-            free.bind(("127.0.0.1", port))
-            return port
 
 
 @contextmanager
