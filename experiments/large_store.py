@@ -1,4 +1,4 @@
-"""A collector's store of 10 GiB: how long pruning and the check take, and how long the writer waits meanwhile.
+"""Store: how long pruning and the check of a collector's 10 GiB take, and how long its writer waits meanwhile.
 
     python experiments/large_store.py --folder /var/tmp --gib 10
 
