@@ -130,7 +130,7 @@ def test_visitors_are_bounded_and_the_oldest_stranger_goes() -> None:
 def test_a_connection_with_tls_takes_little_memory(tmp_path: Path) -> None:
     """Points with right tokens that wait for asks on many connections: each had a buffer of 256 KiB."""
     made, key = make_certificate(tmp_path)
-    context, count = ssl.create_default_context(cafile=made), 4096 if FULL else 100
+    context, count = ssl.create_default_context(cafile=made), 4000 if FULL else 100
     more = ("--certificate", str(made), "--key", str(key))
     with collector(tmp_path, "many", SEGMENTS, *more) as running, ExitStack() as lines:
         port = urlsplit(running.url).port or 0

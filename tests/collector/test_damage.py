@@ -106,6 +106,32 @@ def test_no_flipped_bit_changes_a_figure(tmp_path: Path) -> None:
     assert silent > flips // 20  # and nothing is told of those that are not used
 
 
+def test_what_is_stored_after_a_flip_in_a_name_stays(tmp_path: Path) -> None:
+    """Damaged names of segments, or their index: results that come then outlive the check and the rescue."""
+    path, rng = tmp_path / "store.db", random.Random(3)
+    filled(path)
+    data = path.read_bytes()
+    with closing(sqlite3.connect(path)) as base:
+        (size,) = base.execute("pragma page_size").fetchone()
+        query = "select rootpage from sqlite_master where tbl_name = 'series'"
+        used = [at for (page,) in base.execute(query) for at in range((page - 1) * size, page * size) if data[at]]
+    when = Interval(START_NS + COUNT * SECOND_NS, START_NS + (COUNT + 1) * SECOND_NS)
+    told = 0
+    for _ in range(200 if FULL else 8):
+        for other in tmp_path.iterdir():
+            other.unlink()
+        changed = bytearray(data)
+        changed[rng.choice(used)] ^= 1 << rng.randrange(8)
+        path.write_bytes(changed)
+        with closing(SqliteStore(str(path))) as store:
+            told += store.rescued is not None
+            store.put("A>B", None, when, Rank.SETTLED, Tally.of(result(np.full(50, 1000), when.start_ns), None))
+            if (error := problem(store)) is not None:
+                store.rescue(error)
+            assert when.start_ns in {row.start_ns for row in store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10**6)}
+    assert told > 2
+
+
 def test_a_row_that_lost_its_checksum_is_damaged(tmp_path: Path) -> None:
     """As with a flipped bit in its header, after which the last columns are empty."""
     filled(tmp_path / "store.db")

@@ -221,6 +221,28 @@ def test_the_writer_has_its_turn_while_old_results_go(tmp_path: Path, monkeypatc
     assert len(waiting(tmp_path / "store.db")) == turns
 
 
+@pytest.mark.parametrize("retention", [Retention(most_bytes=4 << 20), Retention(messages_ns=HOUR_NS)])
+def test_large_messages_go_in_small_steps_that_do_not_wait_for_the_disk(tmp_path: Path, retention: Retention) -> None:
+    """A step holds up the writer: it deletes few messages, which were read before it began."""
+    store = SqliteStore(str(tmp_path / "store.db"), retention)
+    store.begin()
+    for i in range(40):
+        store.put_message(f"k{i:03}", "C", START_NS - 3 * HOUR_NS + i, random.Random(i).randbytes(300_000), START_NS)
+    put(store, SECOND_NS, 1, SECOND_NS)
+    store.commit()
+    queries: list[str] = []
+    store._pruner.base.set_trace_callback(queries.append)
+    store.prune(START_NS)
+    steps = [at for at, query in enumerate(queries) if query.startswith("delete from messages where key in")]
+    assert len(waiting(tmp_path / "store.db")) <= 3
+    assert len(steps) >= 3
+    for at in steps:
+        assert queries[at - 1] == "begin immediate"
+        assert queries[at - 2] == queries[at].replace("delete", "select body").replace(" returning bytes", "")
+    named = [queries[at].count("'k") for at in steps]
+    assert max(named) <= 4  # those of a point by their keys: 1 MiB
+
+
 def test_pruning_finds_its_rows_by_the_primary_key(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS))
     queries: list[str] = []

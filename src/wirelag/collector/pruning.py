@@ -4,7 +4,8 @@ Laws. Retention goes by the time of the results (data_time.py). Messages that wa
 of the size at most, and beyond it the oldest of the point that has most of them go: no point pushes out those of
 another that has less. Where the whole is too large, messages go first, then results of the points that have most: of
 each its single intervals, minutes and hours, the oldest first. It runs on a connection of its own, in steps of a few
-milliseconds between which the writer has its turn; every step finds its rows by the primary key.
+milliseconds; after each the file is left to the writer for as long as the step took, and so is the disk. Every step
+finds its rows by the primary key.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -24,7 +25,9 @@ from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Pruned, Retentio
 from wirelag.network.segments import parse_segment
 
 STEP: Final = 1000  # rows of a step
-STEP_MESSAGES: Final = 64
+STEP_MESSAGES: Final = 16  # messages of a step,
+STEP_BYTES: Final = 1 << 20  # and their bytes, if there are several
+MOST_PAUSE_S: Final = 1.0
 STEP_PAGES: Final = 256  # that are returned to the file system in a step
 MOST_PAGES: Final = 4096  # that are returned in one run
 FACT: Final = "data_time"
@@ -125,7 +128,7 @@ class Pruner:
             self.base.execute("delete from series where not exists (select 1 from results where series = series.id)")
             self.base.execute("delete from stale where series not in (select id from series)")
         for _ in range(MOST_PAGES // STEP_PAGES):
-            with self.turn:
+            with self._turn():
                 self.base.execute(f"pragma incremental_vacuum({STEP_PAGES})").fetchall()
             if self.ended or not self.base.execute("pragma freelist_count").fetchone()[0]:
                 break
@@ -149,8 +152,10 @@ class Pruner:
         ages_ns = (keep.single_ns, keep.minutes_ns, keep.hours_ns)
         for (lower, upper), age_ns in zip(_KINDS, ages_ns, strict=True):
             self._delete((one for one in pairs if lower <= one.length_ns < upper), time_ns - age_ns)
-        query = "delete from messages where key in (select key from messages where start_ns < ? limit ?)"
-        self._repeat(query, (time_ns - keep.messages_ns, STEP_MESSAGES))
+        these = "from messages where key in (select key from messages where start_ns < ? limit ?)"
+        values, more = (time_ns - keep.messages_ns, STEP_MESSAGES), True
+        while more and not self.ended:
+            more = self._drop(these, values) != []
         with self._step():
             self.base.execute("delete from changes where at_ns < ?", (time_ns - keep.hours_ns,))
 
@@ -179,15 +184,14 @@ class Pruner:
                 query = "select key, bytes from messages where point = ? order by start_ns limit ?"
                 oldest[point] = self.base.execute(query, (point, STEP)).fetchall()[::-1]
             keys: list[str] = []
-            while oldest[point] and len(keys) < STEP_MESSAGES and excess > 0:
+            room = STEP_BYTES
+            while oldest[point] and len(keys) < STEP_MESSAGES and excess > 0 and room > 0:
                 key, size = oldest[point].pop()
-                keys, excess = [*keys, key], excess - size
+                keys, excess, room = [*keys, key], excess - size, room - size
             if not keys:
                 del held[point]
                 continue
-            query = f"delete from messages where key in ({', '.join('?' * len(keys))}) returning bytes"
-            with self._step():
-                gone = self.base.execute(query, keys).fetchall()
+            gone = self._drop(f"from messages where key in ({', '.join('?' * len(keys))})", keys)
             done += len(gone)
             held[point] -= sum(size for (size,) in gone)
         return done
@@ -228,7 +232,7 @@ class Pruner:
     @contextmanager
     def _step(self, then: Callable[[], None] = lambda: None) -> Iterator[None]:
         """A transaction; afterwards those who wait have their turn."""
-        with self.turn:
+        with self._turn():
             self.base.execute("begin immediate")
             try:
                 yield
@@ -238,13 +242,23 @@ class Pruner:
                 if self.base.in_transaction:
                     self.base.execute("rollback")
                 raise
-        time.sleep(0)
 
-    def _repeat(self, query: str, values: tuple[int, ...]) -> None:
-        more = True
-        while more and not self.ended:
-            with self._step():
-                more = self.base.execute(query, values).rowcount > 0
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Use the file, and then leave it to the writer for as long: a lock alone lets its last owner have it again."""
+        with self.turn:
+            began_s = time.monotonic()
+            yield
+            took_s = time.monotonic() - began_s
+        if not self.ended:
+            time.sleep(min(took_s, MOST_PAUSE_S))
+
+    def _drop(self, these: str, values: Sequence[str | int]) -> list[tuple[int]]:
+        """Delete messages, and return their sizes."""
+        for _ in self.base.execute(f"select body {these}", values):
+            pass  # a slow disk: they are read before the writer has to wait
+        with self._step():
+            return self.base.execute(f"delete {these} returning bytes", values).fetchall()
 
     def _delete(self, pairs: Iterable[_Pair], before_ns: int) -> int:
         """Delete the results of these pairs that begin before a time, STEP rows at a time."""

@@ -71,6 +71,7 @@ class SqliteStore:
         self._damaged: set[str] = set()  # of which it was called
         try:
             self._connect()
+            check(self._base, "series")  # now: a rescue would lose what is stored under a name that is damaged
             self._forget_series()
         except self.errors as error:
             self.rescued = self.rescue(error)
