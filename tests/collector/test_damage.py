@@ -3,6 +3,7 @@
 import gzip
 import random
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from tests.support.command import wirelag
 from tests.support.effort import FULL
 from tests.support.places import DATA
 from tests.support.stored_results import ALL_TIMES, START_NS, result
+from wirelag.collector.health import Health
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.store import MINUTE_NS, SECOND_NS
 from wirelag.collector.tally import Tally
+from wirelag.collector.upkeep import Upkeep
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda
 from wirelag.packets.intervals import Interval
@@ -130,6 +133,21 @@ def test_what_is_stored_after_a_flip_in_a_name_stays(tmp_path: Path) -> None:
                 store.rescue(error)
             assert when.start_ns in {row.start_ns for row in store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10**6)}
     assert told > 2
+
+
+def test_nothing_is_deleted_where_damage_may_hide_it(tmp_path: Path) -> None:
+    """A series whose results cannot be found looks empty: it stays until the store was rescued."""
+    path = tmp_path / "store.db"
+    filled(path)
+    with closing(SqliteStore(str(path))) as store:
+        upkeep = Upkeep(store, Health(), Counter())
+        store._base.execute("update results set series = 9 where series = 1")
+        upkeep.doubt(sqlite3.DatabaseError("of a page"))
+        upkeep.prune(START_NS + COUNT * SECOND_NS)
+        assert [segment for segment, _ in store.series()] == ["A>B", "A>C"]
+        assert not upkeep.rescue()  # it was no damage
+        upkeep.prune(START_NS + COUNT * SECOND_NS)
+        assert [segment for segment, _ in store.series()] == ["A>C"]
 
 
 def test_a_row_that_lost_its_checksum_is_damaged(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ class Collector:
         self._trimmed_s = 0.0  # when `latest` and `settled` were, by a clock that is never set
         self._pruner = ThreadPoolExecutor(1, "pruning")
         self._resumed = False
+        self._checked = asyncio.Event()  # the store was, once
 
     async def run(self, inboxes: list[Inbox], read: Callable[[], Topology] | None = None) -> None:
         """Run until cancelled. `read` returns the current topology, if it is followed."""
@@ -194,6 +195,7 @@ class Collector:
                 self.listeners.tell(found)
 
     async def _prune(self) -> None:
+        await self._checked.wait()  # where pages are damaged, rows that are there may not be found
         while True:
             await self._loop.run_in_executor(self._pruner, self.upkeep.prune, self.clock())
             await asyncio.sleep(PRUNE_S)
@@ -201,6 +203,7 @@ class Collector:
     async def _check(self) -> None:
         while True:
             await asyncio.to_thread(self.upkeep.check)
+            self._checked.set()
             await asyncio.sleep(CHECK_S)
 
     async def _follow(self, read: Callable[[], Topology]) -> None:

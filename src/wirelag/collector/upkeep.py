@@ -49,7 +49,7 @@ class Upkeep:
 
     def rescue(self) -> bool:
         """Go on with what can be read, if the last error means damage; not all the time."""
-        error, self._doubt, now_s = self._doubt, None, time.monotonic()
+        error, now_s = self._doubt, time.monotonic()
         if error is None or (self._rescued_s is not None and now_s - self._rescued_s < RESCUE_S):
             return False
         try:
@@ -62,6 +62,7 @@ class Upkeep:
         finally:
             self._health.works()
             self._health.long_work = False
+        self._doubt = None
         if done is None:
             return False
         self._rescued_s = now_s
@@ -81,7 +82,9 @@ class Upkeep:
             self._counted["store checked"] += 1
 
     def prune(self, now_ns: int) -> None:
-        """Delete what is past its retention, and what does not fit."""
+        """Delete what is past its retention, and what does not fit; not while the store may be damaged."""
+        if self._doubt is not None:
+            return
         path, note = self._store.path, self._health.note
         try:
             done = self._store.prune(now_ns)
