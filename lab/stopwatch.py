@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from wirelag import cli
 from wirelag.collector import loop, serve
 from wirelag.collector.listeners import Said
+from wirelag.collector.store import Kept
 from wirelag.protocol.messages import Message, encode, peek
 from wirelag.protocol.results import Outcome
 
@@ -51,7 +52,7 @@ class Timed(loop.Collector):
         self._note("kept", took_ns=time.perf_counter_ns() - began_ns)
         return found
 
-    def _count(self, kept: list[loop.Kept]) -> None:
+    def _count(self, kept: list[Kept]) -> None:
         for one in kept:
             result = one.result
             crossing, loss = result.crossings.get(None), result.losses.get(None)

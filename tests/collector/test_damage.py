@@ -186,7 +186,7 @@ def test_a_changed_number_is_told_everywhere(tmp_path: Path) -> None:
         assert running.counted()["damaged in the store"] == 2  # once each, however often they are read
         assert "damaged: " not in wirelag(*words).stderr
     assert running.log.count("a result of A>B at ") == 1
-    assert "the message key7 is damaged, and left out; check the disk" in running.log
+    assert "the message key7 is damaged: left out; check the disk" in running.log
     assert "rescued" not in running.log
 
 

@@ -16,9 +16,9 @@ from wirelag import __version__
 from wirelag.collector.following import TopologyChange
 from wirelag.collector.forget import forget
 from wirelag.collector.listeners import News
-from wirelag.collector.loop import Collector, Kept
+from wirelag.collector.loop import Collector
 from wirelag.collector.openapi import document, values_of
-from wirelag.collector.store import HOUR_NS, MINUTE_NS, SUMMED, Row
+from wirelag.collector.store import HOUR_NS, MINUTE_NS, SUMMED, Kept, Row
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.protocol.results import Rank

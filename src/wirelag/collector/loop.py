@@ -11,11 +11,10 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from typing import Any, Final
 
 from wirelag.collector.agents import Agents, Presence
@@ -24,7 +23,7 @@ from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.health import Health
 from wirelag.collector.listeners import Listeners, Said
 from wirelag.collector.metrics import InUse, Metrics
-from wirelag.collector.store import Store
+from wirelag.collector.store import Kept, Store, next_of
 from wirelag.collector.tally import Tally
 from wirelag.collector.upkeep import Upkeep
 from wirelag.errors import WirelagError
@@ -39,7 +38,7 @@ from wirelag.transport.quotas import Quotas
 
 BATCH: Final = 256  # messages per commit
 MOST_QUEUED: Final = 64 << 20  # bytes of messages that wait for the worker, or of a part when it resumes
-MOST_AGAIN: Final = 16 << 20  # bytes that are read from the store for a message that came
+MOST_AGAIN: Final = 16 << 20  # bytes read from the store for one that came
 NEAR: Final = 4  # intervals on both sides that may contain the other halves of those cut by packets
 TICK_S: Final = 1.0
 PRUNE_S: Final = 600.0
@@ -49,17 +48,6 @@ MOST_ASKS: Final = 1024  # asks waiting for an inbox; the oldest are dropped
 MOST_UNSAVED: Final = 100_000
 
 Arrived = tuple[bytes, Acknowledge, Inbox]
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A result, its report of the whole segment, the rank before, and whether it is more complete."""
-
-    result: Result
-    tally: Tally
-    report: dict[str, Any]  # the JSON of the API
-    before: Rank | None
-    taken: bool
 
 
 class Collector:
@@ -293,8 +281,7 @@ class Collector:
     def _damaged(self, row: str) -> None:
         """Report a row that the disk has changed; from any thread."""
         self.counted["damaged in the store"] += 1
-        line = f"{self.store.path}: {row} is damaged, and left out; check the disk"
-        self.notices.say("damaged in the store", row, line)
+        self.notices.say("damaged in the store", row, f"{self.store.path}: {row} is damaged: left out; check the disk")
 
     def _count(self, kept: list[Kept]) -> None:
         now_ns, steady_ns = self.clock(), self.steady()
@@ -427,7 +414,7 @@ class Collector:
     def _again_of(self, points: set[str], message: Message, around_ns: int) -> list[Outcome]:
         stored = self.store.messages_about(message.interval.start_ns, sorted(points), around_ns, self.rounds.has)
         found: list[Outcome] = []
-        for other in _within(stored, MOST_AGAIN):
+        for other in next_of(stored, BATCH, MOST_AGAIN):
             found += self._again(other, message)
         return found
 
@@ -475,7 +462,7 @@ class Collector:
         try:
             newest_ns = self.store.newest_message_ns()  # not now: an outage may have been long
             stored = iter(()) if newest_ns is None else self.store.messages_since(newest_ns - 2 * LINGER_NS)
-            while part := list(_within(stored, MOST_QUEUED)):
+            while part := list(next_of(stored, BATCH, MOST_QUEUED)):
                 if (found := self._kept(work)) is None:
                     return None
                 said += found
@@ -508,13 +495,3 @@ class Collector:
             self.latest = {name: one for name, one in self.latest.items() if name in names}
             self.settled = {name: one for name, one in self.settled.items() if name in names}
         return found
-
-
-def _within(stored: Iterator[bytes], most: int) -> Iterator[bytes]:
-    """The next messages; the one that reaches `most` bytes is the last."""
-    size = 0
-    for data in islice(stored, BATCH):
-        yield data
-        size += len(data)
-        if size >= most:
-            return

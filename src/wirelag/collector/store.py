@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
-from wirelag.protocol.results import Rank
+from wirelag.protocol.results import Rank, Result
 
 SECOND_NS: Final = 10**9
 MINUTE_NS: Final = 60 * SECOND_NS
@@ -75,6 +76,17 @@ class Pruned:
     messages: int = 0
     results: int = 0
     problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A result, its report of the whole segment, the rank before, and whether it is more complete."""
+
+    result: Result
+    tally: Tally
+    report: dict[str, Any]  # the JSON of the API
+    before: Rank | None
+    taken: bool
 
 
 class Store(Protocol):
@@ -200,3 +212,13 @@ class Store(Protocol):
     def file_bytes(self) -> int:
         """Bytes on disk."""
         ...
+
+
+def next_of(stored: Iterator[bytes], most: int, most_bytes: int) -> Iterator[bytes]:
+    """The next messages, at most as many; the one that reaches `most_bytes` is the last."""
+    size = 0
+    for data in islice(stored, most):
+        yield data
+        size += len(data)
+        if size >= most_bytes:
+            return
