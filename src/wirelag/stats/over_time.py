@@ -326,13 +326,13 @@ def _alike_part(share: float, error: Error, samples: float) -> float:
 def enough_beyond(q: float, wider: float, samples: float, stretches: float) -> bool:
     """Whether a quantile has an interval, if its error is larger than by chance alone by the same factor as the mean's.
 
-    Enough stretches must lie beyond it. For the rest, chance alone decides of one beyond which a share of `OFTEN` lies.
-    Rarer delays come together, and may be missing altogether: what the recording shows of the mean decides, too.
+    Rare delays come together, and may be missing altogether: what the recording shows of the mean decides. Of a
+    quantile beyond which a share of `OFTEN` lies, chance alone decides, and whether stretches enough lie beyond it.
     """
-    beyond = min(q, 1 - q)
-    if stretches * beyond < STRETCHES_BEYOND:
+    beyond, often = min(q, 1 - q), min(q, 1 - q) >= OFTEN
+    if often and stretches * beyond < STRETCHES_BEYOND:
         return False
-    return Z95 * (1.0 if beyond >= OFTEN else wider) * math.sqrt(q * (1 - q) / samples) <= beyond
+    return Z95 * (1.0 if often else wider) * math.sqrt(q * (1 - q) / samples) <= beyond
 
 
 def quantile_shares(q: float, error: Error, samples: float) -> Bounds | None:
