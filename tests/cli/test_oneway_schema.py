@@ -15,6 +15,8 @@ SCHEMA = SCHEMAS / "oneway.json"
 METHODS = ("join", "lda", "finecomb", "rda", "rda --rateless", "rda --buckets 30", "rda --memory 8KiB")
 OPTIONAL = {
     "share",
+    "lost_low",
+    "lost_high",
     "usable_rows",
     "unlike_rows",
     "repaired_rows",

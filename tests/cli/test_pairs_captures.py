@@ -164,7 +164,7 @@ def test_intervals_hold_each_exchange_once() -> None:
     assert sum(report.mean * report.samples for report in parts if report.mean) / 400 == pytest.approx(0.0055)
     # Exchanges of a connection are alike, and connections follow one another: 400 exchanges count for far fewer.
     assert "mean" not in whole.ci95
-    assert "fewer than four independent stretches" in whole.details["no_interval"]
+    assert "fewer than two independent stretches" in whole.details["no_interval"]
 
 
 def test_excess_exchanges_are_thinned_evenly() -> None:

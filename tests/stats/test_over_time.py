@@ -76,7 +76,8 @@ def test_intervals_of_correlated_delays_hold_the_truth() -> None:
         if count * (1 - load) ** 2 > 40:  # long enough: an interval as a rule, and right in each cell
             assert len(hits) > 0.4 * runs, (load, count)
             assert np.mean(hits) >= 0.95 - 3.5 * math.sqrt(0.95 * 0.05 / len(hits)), (load, count)
-        assert sum(not hit for hit in hits) <= 0.2 * runs, (load, count)
+        by_chance = 0.05 * runs + 3.5 * math.sqrt(0.05 * 0.95 * runs)
+        assert sum(not hit for hit in hits) <= max(0.2 * runs, by_chance), (load, count)
     assert not any(told[load, 10] for load in LOADS)
 
 

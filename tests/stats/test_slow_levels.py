@@ -23,10 +23,10 @@ def plain(powers: Floats, n: int) -> tuple[float, float]:
     kinds: list[tuple[float, float, float]] = []  # logarithm of the likelihood, variance, stretches
     times = []
     time = 0.5
-    while time < n / 2 * (1 - 1e-9):
+    while time < 2 * n * (1 - 1e-9):
         times.append(time)
         time *= math.sqrt(2)
-    sizes = [2.0**power for power in range(-1, 11)]
+    sizes = [2.0**power for power in range(-1, 17, 2)]
     for time, size in [(0.0, 0.0), *((time, size) for time in times for size in sizes)]:
         kept = math.exp(-1 / time) if time else 0.0
         before = (1 - STEADY) / (len(times) * len(sizes)) if time else STEADY
@@ -90,6 +90,24 @@ def test_intervals_of_levels_hold_and_without_a_level_they_do_not() -> None:
     drifts = np.linspace(0, 5, 128) + rng.normal(size=128)
     assert slowness(powers_of(drifts), 128).stretches < 4
     assert slowness(powers_of(rng.normal(size=128)), 128).stretches > 30
+
+
+@pytest.mark.parametrize("part", [10, 6])
+@pytest.mark.parametrize("noise", [0.05, 0.5])
+def test_levels_of_a_tenth_of_the_recording_and_longer_hold(part: int, noise: float) -> None:
+    """Of those with two independent stretches, as it seems; independent batches are right in a third of the cases."""
+    rng, n, runs = np.random.default_rng(part), 128, 150
+    told: list[bool] = []
+    naive = 0
+    for _ in range(runs):
+        values = forgets(rng, n, n / part, noise)
+        found, total = slowness(powers_of(values), n), abs(float(values.sum()))
+        if found.stretches >= 2:
+            told.append(total <= found.half)
+        naive += total <= 1.96 * float(values.std()) * math.sqrt(n)
+    assert len(told) > 0.3 * runs
+    assert np.mean(told) >= 0.95 - 3.5 * math.sqrt(0.95 * 0.05 / len(told))
+    assert naive / runs < 0.5
 
 
 def test_the_level_is_the_part_of_the_variance_that_noise_is_not() -> None:

@@ -299,10 +299,10 @@ class MeasuredPair:
 
     def _pass(self, spans: Iterable[Span], over_time: bool) -> Iterator[Span]:
         from wirelag.stats.distribution import Distribution
-        from wirelag.synopses.crossing import lost_of
+        from wirelag.synopses.crossing import lost_between, lost_of
 
         nothing = Distribution()  # intervals keep only the shape
-        missing: list[int] = []  # of methods that only count packets
+        counted: list[Crossing] = []  # of methods that only count packets
         for span in spans:
             self.intervals += 1
             self.undecoded += span.whole.details.get("decoded") is False
@@ -311,10 +311,13 @@ class MeasuredPair:
                 report = span.whole.report(self.estimator).during(span.interval)
                 key, shape = format_time(span.interval.start_ns), span.whole.tail.distribution().by_octave()
                 self.entries.append(Entry("interval", key, report, nothing, shape))
-                missing += [span.whole.missing] if span.whole.net_loss else []
+                counted += [span.whole] if span.whole.net_loss else []
             yield span
-        for row, lost in zip(self.entries, lost_of(missing), strict=False):
-            row.report = replace(row.report, details={**row.report.details, "lost": lost})
+        each = lost_of([crossing.missing + crossing.came for crossing in counted])
+        for row, lost, crossing in zip(self.entries, each, counted, strict=False):
+            low, high = lost_between(crossing, lost)
+            loss = {"lost": lost, "lost_low": low, "lost_high": high}
+            row.report = replace(row.report, details={**row.report.details, **loss})
 
     def only_common_classes(self, known: set[int]) -> None:
         """Leave out classes that one point did not keep."""

@@ -63,10 +63,13 @@ def _cells(entry: Entry, pictures: Pictures, own: Sequence[str], mean: Callable[
 
 
 def lost_text(report: Report) -> str:
-    """The packets lost, and their share of those sent."""
+    """The packets lost, and their share of those sent; or between which numbers they are."""
     lost, sent = report.details["lost"], report.details["sent"]
     if lost is None or not sent:
         return UNKNOWN
+    low, high = report.details.get("lost_low", lost), report.details.get("lost_high", lost)
+    if low < high:
+        return f"{low:,} to {high:,}"
     return f"{lost:,} ({lost / sent:.2%})"
 
 

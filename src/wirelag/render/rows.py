@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from wirelag.measure.result import Entry
     from wirelag.report import Report
 
-ONE_WAY_COLUMNS: Final = ("sent", "received", "lost", "reordered", "duplicated", "negative", "used", "wire_bytes")
+ONE_WAY_COLUMNS: Final = (
+    *("sent", "received", "lost", "lost_low", "lost_high", "reordered", "duplicated", "negative", "used", "wire_bytes"),
+)
 RESPONSE_COLUMNS: Final = (
     *("answered", "epochs", "confidence", "in_flight", "batch", "think", "network"),
     *("exchanges", "first_byte", "server", "transfer"),

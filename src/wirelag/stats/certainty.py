@@ -21,6 +21,7 @@ from wirelag.stats.over_time import (
     bounds,
     enough_beyond,
     half95,
+    longer,
     quantile_shares,
     share_bounds,
     tells,
@@ -103,9 +104,12 @@ class Certainty:
         delays = self._delays
         if delays.mean_ns is None or self._mean_error is None:
             return None
-        chance = Chance(self._alone or 0.0, delays.skewness, delays.effective_samples)
-        low, high = bounds(delays.mean_ns, self._mean_error, delays.mean_ns - (delays.min_ns or 0), chance)
+        low, high = bounds(delays.mean_ns, self._mean_error, delays.mean_ns - (delays.min_ns or 0), self._chance)
         return max(0.0, low), high
+
+    @cached_property
+    def _chance(self) -> Chance:
+        return Chance(self._alone or 0.0, self._delays.skewness, self._delays.effective_samples)
 
     def quantile_ci_ns(self, q: float) -> Bounds | None:
         """The interval of a quantile."""
@@ -113,8 +117,12 @@ class Certainty:
         if delays.samples < 2 or self.why_none is not None or not self._told_beyond(q):
             return None
         shares = quantile_shares(q, self._share_error(delays.bin_at(q) + 1), delays.effective_samples)
-        found = [delays.quantile_ns(share) for share in shares or ()]
-        return (found[0], found[1]) if shares and found[0] is not None and found[1] is not None else None
+        low, middle, high = (delays.quantile_ns(share) for share in (shares[0], q, shares[1])) if shares else [None] * 3
+        if low is None or middle is None or high is None:
+            return None
+        floor_ns = delays.min_ns or 0
+        above = (delays.mean_ns or 0.0) - floor_ns
+        return low, max(high, middle + (middle - floor_ns) * longer(q, self._mean_error, above, self._chance))
 
     def share_above_ci(self, limit_ns: int) -> Bounds | None:
         """The interval of the share of delays above a limit."""
@@ -126,8 +134,9 @@ class Certainty:
     def _told_beyond(self, q: float) -> bool:
         if not self._alone or self._mean_error is None:
             return True
-        error, freedom = self._mean_error
-        return enough_beyond(q, half95(freedom) / Z95 * error / self._alone, self._delays.effective_samples)
+        (error, freedom), times = self._mean_error, self._sources.times
+        stretches = times.over.stretches if times and times.over else math.inf
+        return enough_beyond(q, half95(freedom) / Z95 * error / self._alone, self._delays.effective_samples, stretches)
 
     @cached_property
     def _alone(self) -> float | None:

@@ -4,8 +4,12 @@ Guarantee, by simulation of recordings of 10 to 100,000 packets (experiments/cov
 tests/stats/test_over_time.py): of the intervals that are given, 93% to 97% hold the truth, the value over a very long
 time, pooled over queues, paths that change, heavy tails and independent delays. Where a recording is too short there is
 none: fewer than 32 delays, or a level that is likelier than one in three to change so slowly that there are fewer than
-four independent stretches. What a recording does not show cannot be told: one that is shorter than its level lasts may
+two independent stretches. What a recording does not show cannot be told: one that is shorter than its level lasts may
 look steady. Memory: none.
+
+Law of doubt: rather wide than silent. Whether a recording seems sure is chance, too: a condition that asks for little
+error lets those through that missed the rare long waits, and of these few hold. So conditions are few and lax, and
+intervals are as wide as they must be: an upper end may lie beyond the longest delay seen.
 
 Law of errors: n delays that are alike count for fewer than n. In order of time they are put into at most 128 batches of
 the same size. Their slowest cosines tell how much the mean varies, and how slowly (slow_levels.py).
@@ -17,16 +21,16 @@ batches of all sizes (`_neighbours_alike`); a row that is shorter than that four
 at least as much as the level of the whole makes it; its delays are gone when the whole is known, so its interval is
 widened (`within_whole`).
 
-Law of shares: a share of delays beyond a limit varies with what is alike, too. A quantile has an interval only if it
-would have one with as much error as the mean has: the rare long delays come together, and a recording that missed them
-seems sure. A stricter condition would not help: it lets those recordings through that seem surest, by chance.
+Law of shares: a share of delays beyond a limit varies with what is alike, too. A quantile beyond which delays are rare
+(fewer than one in 20) has an interval only if it would have one with as much error as the mean has: they come together,
+and a recording may have missed them.
 
-Law of ratios: a queue that is longer on average varies more, so that the part above the floor is compared as a ratio.
-A short recording more often misses the rare long waits than it has too many of them: the interval is longer upwards,
-the more so the wider it is. This holds for the part of the variance that is not chance of single delays, and for
-delays as skewed as waits; a level that is as often above its middle as below has an interval of equal halves. Chance of
-independent delays moves both ends upwards by their skewness (N. Johnson 1978, P. Hall 1992), and is symmetric for
-shares: each part of the variance has its part in the shape of the interval.
+Law of ratios: a queue that is longer on average varies more, so that the part above the floor is compared as a ratio,
+and with its mean every quantile is longer. A short recording more often misses the rare long waits than it has too many
+of them: the interval is longer upwards, the more so the wider it is. This holds for the part of the variance that is
+not chance of single delays, and for delays as skewed as waits; a level that is as often above its middle as below has
+an interval of equal halves. Chance of independent delays moves both ends upwards by their skewness (N. Johnson 1978,
+P. Hall 1992), and is symmetric for shares: each part of the variance has its part in the shape of the interval.
 """
 
 from __future__ import annotations
@@ -46,12 +50,16 @@ from wirelag.stats.slow_levels import SLOWEST, slowness
 BATCHES: Final = 128  # that an error is learned from
 FEWEST: Final = 4  # batches that give any error
 FEWEST_DELAYS: Final = 32  # that give an interval
-STRETCHES: Final = 4.0  # independent stretches that give an interval
+STRETCHES: Final = 2.0  # independent stretches that give an interval
+OF_A_ROW: Final = 4.0  # the same, for a part of a whole
 COSINES: Final = (3, 16)  # the fewest and the most
-UPWARDS: Final = 3.5  # how much longer an interval is upwards, for each time that it is as wide as the value
+UPWARDS: Final = 2.5  # how much longer an interval is upwards, for each time that it is as wide as the value
 SKEWED: Final = 1.0  # skewness of delays like waits: those of a queue have 2, a short recording shows less
-BEYOND: Final = 2.5  # the same for the share of delays beyond a quantile
+BEYOND: Final = 3.0  # the same for the share of delays beyond a quantile, the rarer they are
+WIDEST_MEAN: Final = 10.0  # times the mean, where an interval that ends beyond all delays may end
 FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
+STRETCHES_BEYOND: Final = 0.5  # independent stretches beyond a quantile
+OFTEN: Final = 0.05  # the share of delays that no recording misses altogether
 _COARSEST: Final = 32  # parts of time whose neighbours are compared
 SHORTEST: Final = 20  # bits of the length of a slot of time: 1 ms
 _NO_CHANCE: Final = 3.0  # standard errors
@@ -157,20 +165,20 @@ def tells(over: OverTime | None, samples: int) -> str | None:
     if samples < FEWEST_DELAYS:
         return f"fewer than {FEWEST_DELAYS} delays do not show how they vary over time"
     if over is None or over.stretches < STRETCHES:
-        return "delays change too slowly for so short a time: there may be fewer than four independent stretches"
+        return "delays change too slowly for so short a time: there may be fewer than two independent stretches"
     return None
 
 
 def too_wide(mean_ns: float, high_ns: float, longest_ns: float) -> str | None:
-    """Why an interval of a mean is not worth its name: it ends beyond all delays, and beyond twice the mean."""
-    if high_ns <= max(longest_ns, 2 * mean_ns):
+    """Why an interval of a mean is not worth its name: it ends beyond all delays, and beyond ten times the mean."""
+    if high_ns <= max(longest_ns, WIDEST_MEAN * mean_ns):
         return None
     return "delays vary so much, for so long, that their mean may lie beyond the longest one seen"
 
 
 def too_short(length_ns: float, alike_ns: float) -> str | None:
     """Why a part of a capture of this length has no interval, if delays of the whole stay alike for so long."""
-    if length_ns >= STRETCHES * alike_ns:
+    if length_ns >= OF_A_ROW * alike_ns:
         return None
     return "delays of the whole change too slowly for so short a part: it has fewer than four independent stretches"
 
@@ -208,7 +216,7 @@ def alike_over(slots: Ints, sums: Ints, counts: Ints) -> Alike:
     lasts, length = _neighbours_alike(slots, apart), int(slots.max()) + 1
     if whole is None:
         return Alike(lasts)
-    too_slow = length / whole.stretches if whole.stretches < STRETCHES else 0.0
+    too_slow = length / whole.stretches if whole.stretches < OF_A_ROW else 0.0
     return Alike(max(too_slow, lasts), whole.level * length)
 
 
@@ -266,16 +274,32 @@ def bounds(value: float, error: Error, above: float | None = None, chance: Chanc
     half = half95(error[1]) * error[0]
     if above is None or above <= 0:
         return value - half, value + half
-    ratio = half / above
-    up = min(ratio * (1 + UPWARDS * ratio), max(ratio, _WIDEST))
-    up = math.expm1(up) if up <= _WIDEST else up * math.expm1(_WIDEST) / _WIDEST
     by_chance = min(1.0, chance.error / error[0]) if error[0] > 0 else 1.0
-    alike = (1 - by_chance**2) * min(max(chance.skewness / SKEWED, 0.0), 1.0)
+    alike, up = _longer(half / above, by_chance, chance.skewness)
     shift = error[0] * by_chance**3 * chance.skewness / math.sqrt(chance.samples) * _HALL
     low, high = (
-        alike * above * end + (1 - alike) * straight for end, straight in ((math.expm1(-ratio), -half), (up, half))
+        alike * above * end + (1 - alike) * straight
+        for end, straight in ((math.expm1(-half / above), -half), (up, half))
     )
     return value + low + shift, value + high + shift
+
+
+def _longer(ratio: float, by_chance: float, skewness: float) -> tuple[float, float]:
+    """The part of a mean's interval that is like that of a queue, and how much longer waits may be on average there."""
+    up = min(ratio * (1 + UPWARDS * ratio), max(ratio, _WIDEST))
+    up = math.expm1(up) if up <= _WIDEST else up * math.expm1(_WIDEST) / _WIDEST
+    return (1 - by_chance**2) * min(max(skewness / SKEWED, 0.0), 1.0), up
+
+
+def longer(q: float, error: Error | None, above: float, chance: Chance) -> float:
+    """By which share a quantile may lie further above the floor than was seen: a longer queue has all waits longer.
+
+    The rarer delays beyond it are, the more so: what was not seen were the longest ones.
+    """
+    if error is None or error[0] <= 0 or above <= 0 or q <= 0.5:
+        return 0.0
+    alike, up = _longer(half95(error[1]) * error[0] / above, min(1.0, chance.error / error[0]), chance.skewness)
+    return (2 * q - 1) * alike * up
 
 
 def share_bounds(share: float, error: Error, samples: float) -> Bounds:
@@ -286,7 +310,8 @@ def share_bounds(share: float, error: Error, samples: float) -> Bounds:
     half, alike = half95(error[1]) * error[0], _alike_part(share, error, samples)
     upwards, downwards = half / share, half / (1 - share)  # far ends are ratios of the smaller part
     if share <= 0.5:
-        wide = share * math.exp(-upwards), share * math.exp(min(upwards * (1 + BEYOND * upwards), _WIDEST))
+        rarer = BEYOND * (1 - 2 * share)
+        wide = share * math.exp(-upwards), share * math.exp(min(upwards * (1 + rarer * upwards), _WIDEST))
     else:
         wide = 1 - (1 - share) * math.exp(min(downwards, _WIDEST)), 1 - (1 - share) * math.exp(-downwards)
     return max(0.0, low + alike * min(0.0, wide[0] - low)), min(1.0, high + alike * max(0.0, wide[1] - high))
@@ -298,30 +323,40 @@ def _alike_part(share: float, error: Error, samples: float) -> float:
     return 1 - by_chance / error[0] ** 2 if error[0] ** 2 > by_chance else 0.0
 
 
-def enough_beyond(q: float, wider: float, samples: float) -> bool:
+def enough_beyond(q: float, wider: float, samples: float, stretches: float) -> bool:
     """Whether a quantile has an interval, if its error is larger than by chance alone by the same factor as the mean's.
 
-    Long delays come together. A recording that missed them by chance shows a quantile that seems sure: what it shows of
-    the mean decides.
+    Rare delays come together, and may be missing altogether: what the recording shows of the mean decides. Of a
+    quantile beyond which a share of `OFTEN` lies, chance alone decides, and whether stretches enough lie beyond it.
     """
-    return Z95 * wider * math.sqrt(q * (1 - q) / samples) <= min(q, 1 - q)
+    beyond, often = min(q, 1 - q), min(q, 1 - q) >= OFTEN
+    if often and stretches * beyond < STRETCHES_BEYOND:
+        return False
+    return Z95 * (1.0 if often else wider) * math.sqrt(q * (1 - q) / samples) <= beyond
 
 
 def quantile_shares(q: float, error: Error, samples: float) -> Bounds | None:
     """The shares at which the ends of a quantile's 95% interval lie (Woodruff); None if too few delays are beyond.
 
-    `error` is that of the share of delays below the quantile.
+    `error` is that of the share of delays below the quantile. What makes delays alike may move an end to the shortest
+    or the longest one; only a quantile beyond which delays are rare has no interval then.
     """
     beyond = min(q, 1 - q)
-    half = max(half95(error[1]) * error[0], Z95 * math.sqrt(q * (1 - q) / samples))
+    by_chance = Z95 * math.sqrt(q * (1 - q) / samples)
+    half = max(half95(error[1]) * error[0], by_chance)
     ratio = half / beyond
-    if ratio > 1:
+    if (by_chance if beyond >= OFTEN else half) > beyond:
         return None
-    alike, shift = _alike_part(q, error, samples), (1 - 2 * beyond) * _FISHER / samples
+    alike, rarer = _alike_part(q, error, samples), BEYOND * (1 - 2 * beyond)
+    shift = (1 - 2 * beyond) * _FISHER / samples
     near, far = (
         beyond * (alike * end + (1 - alike) * straight) + (1 - alike) * shift
-        for end, straight in ((math.exp(ratio), 1 + ratio), (math.exp(-ratio * (1 + BEYOND * ratio)), 1 - ratio))
+        for end, straight in (
+            (math.exp(min(ratio, _WIDEST)), 1 + ratio),
+            (math.exp(-ratio * (1 + rarer * ratio)), 1 - ratio),
+        )
     )
-    if far * samples < FEWEST_BEYOND or near >= 1:
+    if (beyond - by_chance + shift if beyond >= OFTEN else far) * samples < FEWEST_BEYOND:
         return None
+    near, far = min(near, 1.0), max(far, 0.0)
     return (far, near) if q < 0.5 else (1 - near, 1 - far)

@@ -3,7 +3,7 @@
 Law: batches of delays, in order of time, are noise and perhaps a level that is forgotten within a time t. The spectrum
 of such a level is Lorentz's: an Ornstein-Uhlenbeck level, a path of two states, nearly that of a queue. The powers of
 the slowest cosines of n batches are independent, each a chi square around the spectrum at its frequency (P. Whittle
-1953). So each t, from half a batch to less than half the recording, and each size of the level against the noise, is as
+1953). So each t, from half a batch to twice the recording, and each size of the level against the noise, is as
 likely as these powers make it, and gives the variance of the mean: the spectrum at frequency 0. Nothing is chosen: the
 interval is that of all of them, weighted by how likely they are. Where powers cannot tell a slow level from none, both
 count, and the interval is wide. Before anything is seen, the chance of a level is one in five, and its times and sizes
@@ -19,12 +19,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.stats.distribution import Z95
-
 SLOWEST: Final = 64  # cosines that count
 STEADY: Final = 0.8  # how likely it is before that there is no level
 _TIMES: Final = math.sqrt(2.0)  # from a time to the next
-_SIZES: Final = 2.0 ** np.arange(-1, 11)  # of the level, by the noise, at frequency 0
+_SIZES: Final = 2.0 ** np.arange(-1, 17, 2)  # of the level, by the noise, at frequency 0
 _DOUBT: Final = 1 / 3  # how likely it may be that there are fewer independent stretches than is said
 _TAIL: Final = 0.05
 _NOTHING: Final = 1e-6  # how likely what is left out may be
@@ -63,13 +61,14 @@ def slowness(powers: Floats, batches: int) -> Slowness:
     held = weights > _NOTHING
     half = _half_width(weights[held], np.sqrt(variances[held]))
     noise = float(weights @ (variances * kinds.noise))
-    return Slowness(half, max(0.0, (half / Z95) ** 2 - noise), stretches)
+    middle = math.exp(float(weights[held] @ np.log(variances[held])))
+    return Slowness(half, max(0.0, middle - noise), stretches)
 
 
 @lru_cache(maxsize=32)
 def _kinds(batches: int, cosines: int) -> _Kinds:
     angles = np.arange(1, cosines + 1) * (math.pi / batches)
-    times = 0.5 * _TIMES ** np.arange(math.ceil(2 * math.log2(batches)))  # in batches
+    times = 0.5 * _TIMES ** np.arange(math.ceil(2 * math.log2(4 * batches)))  # in batches
     kept = np.exp(-1 / times)[:, None]
     level = (1 - kept) ** 2 / (1 - 2 * kept * np.cos(angles) + kept**2)
     share = _SIZES / (1 + _SIZES)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from wirelag.clocks.fit import Clock
 from wirelag.report import QUANTILES, Report
+from wirelag.stats.distribution import Z95
 from wirelag.stats.moments import Moments
 from wirelag.stats.over_time import bounds, too_wide
 from wirelag.synopses.cache import SINGLE, Cached, Crossed, CrossedSink, join, level, survives
@@ -50,6 +51,8 @@ class Crossing:
     min_ns: int | None = None  # over all used delays, where each is known
     max_ns: int | None = None
     net_loss: bool = False  # loss is only the difference of both points' counts
+    came: int = 0  # over an edge, less what went, where only a sample of packets tells it; not in `late` and `early`
+    came_variance: float = 0.0
     parts: int = 0  # intervals summed
     wire_bytes: int = 0
     reason: str | None = None
@@ -286,6 +289,20 @@ def lost_of(missing: Sequence[int]) -> list[int]:
     return found
 
 
+def lost_between(crossing: Crossing, lost: int) -> tuple[int, int]:
+    """The 95% interval of what an interval lost, by a method that only counts packets; `lost` is said of it.
+
+    Law: missing are the lost packets, and those that went over its end less those that came over its start. A sample
+    of packets, one in s, tells how many did: with a variance of s (s - 1) for each that it has, and one for each edge
+    where it has none. A sample of all packets leaves no doubt.
+    """
+    each = 1 << crossing.tail_level
+    half = Z95 * math.sqrt(crossing.came_variance + 2 * each * (each - 1))
+    middle = crossing.missing + crossing.came
+    low, high = math.floor(middle - half), math.ceil(middle + half)
+    return max(0, min(low, lost)), max(lost, min(high, crossing.sent))
+
+
 def joined(up: Cached, down: Cached, sink: CrossedSink | None = None) -> Crossing:
     """Two caches of an interval, entry by entry; the sink also gets packets that cross its edges."""
     sent, received = up.packets, down.packets
@@ -340,9 +357,14 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int) -> None:
         whole.tail = DelaySample.of(sent_ns[in_tail], delays_ns[in_tail], 1 << sent_here.tail_level)
     sent_here._add_sums(whole)
     _pass_on(sent_here, up, down, up_rows, found.down_rows[real], delays_ns)
+    went, came = len(up) - found.only_upstream - unreal, len(down) - found.only_downstream - unreal
     if stands_for == 1 or not sent_here.net_loss:  # a difference of all packets is surer than two scaled samples
-        sent_here.late += (len(up) - found.only_upstream - unreal) * stands_for
-        seen_there.early += (len(down) - found.only_downstream - unreal) * stands_for
+        sent_here.late += went * stands_for
+        seen_there.early += came * stands_for
+    else:
+        sent_here.came, seen_there.came = sent_here.came - went * stands_for, seen_there.came + came * stands_for
+        sent_here.came_variance += went * stands_for * (stands_for - 1)
+        seen_there.came_variance += came * stands_for * (stands_for - 1)
     for crossing, name in ((sent_here, "ambiguous"), (sent_here, "reordered"), (seen_there, "duplicated")):
         if getattr(crossing, name) is not None:
             setattr(crossing, name, getattr(crossing, name) + getattr(found, name) * stands_for)

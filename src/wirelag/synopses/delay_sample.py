@@ -27,6 +27,7 @@ from wirelag.stats.over_time import (
     alike_ns,
     enough_beyond,
     half95,
+    longer,
     quantile_shares,
     share_bounds,
     tells,
@@ -182,15 +183,21 @@ class DelaySample:
             lower, upper = delays[np.searchsorted(ranks, (place - halfway(share, total), place), side="right")].tolist()
             return (lower + upper) / 2 if lower < upper else float(upper)
 
-        told, in_order = self.why_no_interval() is None, self._in_order()
-        found = []
-        wider = self._wider() if told else 1.0
+        found: list[tuple[float, tuple[float, float] | None]] = []
+        whole, in_order = self._over_time(), self._in_order()
+        told = whole if tells(whole, len(self)) is None else None
+        wider, floor_ns = self._wider() if told else 1.0, int(delays[0])
+        above, chance = float(self.delays_ns.mean()) - floor_ns, self.chance()
         for share in shares:
             middle = at(share)
-            known = told and 0 < share < 1 and enough_beyond(share, wider, self.effective)
+            known = told and 0 < share < 1 and enough_beyond(share, wider, self.effective, told.stretches)
             over = in_order.over_time(self.delays_ns <= middle) if known else None
             ends = quantile_shares(share, over.error, self.effective) if over and not tells(over, len(self)) else None
-            found.append((middle, (at(ends[0]), at(ends[1])) if ends else None))
+            if ends and told:
+                longest = middle + (middle - floor_ns) * longer(share, told.error, above, chance)
+                found.append((middle, (at(ends[0]), max(at(ends[1]), longest))))
+            else:
+                found.append((middle, None))
         return found
 
 

@@ -333,9 +333,11 @@ def _short(value: float | None, low_high: tuple[float, float] | None) -> str:
 
 
 def _share_cell(report: Report, name: str) -> str:
-    known = share(report, name)
+    known, details = share(report, name), report.details
     if known is None:
         return '<span class="cannot">cannot say</span>'
+    if name == "lost" and details.get("lost_low", 0) < details.get("lost_high", 0):
+        return " to ".join(_percent(details[end] / details["sent"]) for end in ("lost_low", "lost_high"))
     return _percent(known[0]) + (f" {_error(report, known[1])}" if known[1] else "")
 
 
