@@ -27,6 +27,7 @@ from wirelag.collector.connections import SILENT_S
 from wirelag.collector.loop import Collector
 from wirelag.collector.metrics import Metrics
 from wirelag.collector.sqlite import SqliteStore
+from wirelag.collector.sqlite_file import UNCHECKED
 from wirelag.collector.store import MINUTE_NS
 from wirelag.estimators.lda import Lda
 from wirelag.packets.intervals import Interval
@@ -290,7 +291,7 @@ def test_an_agent_s_status_is_bounded() -> None:
 def test_a_minute_that_cannot_be_summed_affects_only_its_series(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With any damaged row in the store, only its series has no minute."""
+    """With a damaged row of an older version in the store, which has no checksum, only its series has no minute."""
     store = SqliteStore(str(tmp_path / "store.db"))
     rounds = Rounds([Ends("A>B", "A", "B"), Ends("C>D", "C", "D")])
     running = Collector(rounds, store, lambda: EPOCH_NS + 300 * SECOND_NS)
@@ -298,7 +299,8 @@ def test_a_minute_that_cannot_be_summed_affects_only_its_series(
     for up, down in zip(*(agent.messages(0, 4) for agent in pair(path, Lda(64, (0,), tail=100))), strict=True):
         for one in (up, down, replace(up, point="C"), replace(down, point="D")):
             assert running._take([encode(one)]) is not None
-    store._base.execute("update results set sent = null where series = (select id from series where segment = 'C>D')")
+    query = "update results set sent = null, crc = ? where series = (select id from series where segment = 'C>D')"
+    store._base.execute(query, (UNCHECKED,))
     for _ in range(2):
         assert running._pass_time() is not None
     assert [row.tally.sent for row in store.rows("A>B", None, MINUTE_NS, (0, 2**62), 9)] == [600]

@@ -26,11 +26,11 @@ def write(path: Path, seconds: npt.NDArray[np.float64], numbers: Numbers) -> Non
         writer.write(times_ns, frame.reshape(-1), np.arange(len(numbers)) * FRAME, size, size)
 
 
-def pair(folder: Path, seed: int) -> tuple[Path, Path]:
+def pair(folder: Path, seed: int, lost: float = 0.005) -> tuple[Path, Path]:
     """Packets whose delays differ by more than the time between them, and of which 1 in 200 is lost."""
     rng = np.random.default_rng(seed)
     sent = np.sort(rng.uniform(0, SECONDS, PACKETS))
-    seen, kept = sent + 5e-3 + rng.exponential(30e-3, PACKETS), rng.random(PACKETS) > 0.005
+    seen, kept = sent + 5e-3 + rng.exponential(30e-3, PACKETS), rng.random(PACKETS) >= lost
     numbers = np.arange(PACKETS) + seed * PACKETS
     order = np.flatnonzero(kept)[np.argsort(seen[kept])]
     up, down = folder / f"up{seed}.pcap", folder / f"down{seed}.pcap"
@@ -59,3 +59,9 @@ def test_the_interval_of_what_a_row_lost_holds_what_join_finds(tmp_path: Path) -
         assert said.report.details["lost"] == exact.report.details["lost"]
     assert right >= rows - 4  # 20 rows at 95%: more than 4 misses are likelier in one of 400 cases
     assert naive <= rows - 4
+
+
+def test_no_row_lost_packets_if_none_was_lost(tmp_path: Path) -> None:
+    up, down = pair(tmp_path, 9, lost=0.0)
+    said = wirelag.oneway(up, down, clock="none", interval="1s", estimator="finecomb")
+    assert {(row.report.details["lost_low"], row.report.details["lost_high"]) for row in said.intervals} == {(0, 0)}

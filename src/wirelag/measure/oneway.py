@@ -315,7 +315,7 @@ class MeasuredPair:
             yield span
         each = lost_of([crossing.missing + crossing.came for crossing in counted])
         for row, lost, crossing in zip(self.entries, each, counted, strict=False):
-            low, high = lost_between(crossing, lost)
+            low, high = lost_between(crossing, lost, sum(each))
             loss = {"lost": lost, "lost_low": low, "lost_high": high}
             row.report = replace(row.report, details={**row.report.details, **loss})
 

@@ -200,15 +200,13 @@ class PacketBatch:
     def __getitem__(self, rows: slice | Array) -> PacketBatch:
         """Select rows: a slice is a view; a mask or an array of row numbers is a copy."""
         if isinstance(rows, slice) and rows.step is None:
-            return self.choose(rows)
+            return self if rows.indices(len(self))[:2] == (0, len(self)) else self.choose(rows)
         return PacketBatch({name: getattr(self, name)[rows] for name in self._columns()}, self.blocks)
 
     def choose(self, rows: slice | Array) -> PacketBatch:
         """Select rows, each column when it is first used; until the result is dropped, all of this batch is kept."""
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(len(self))
-            if start == 0 and stop == len(self):
-                return self
             rows = slice(start, max(start, stop))
         batch = PacketBatch({}, self.blocks)
         batch._whole, batch._chosen = self, rows

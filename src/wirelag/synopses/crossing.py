@@ -289,18 +289,19 @@ def lost_of(missing: Sequence[int]) -> list[int]:
     return found
 
 
-def lost_between(crossing: Crossing, lost: int) -> tuple[int, int]:
+def lost_between(crossing: Crossing, lost: int, whole: int) -> tuple[int, int]:
     """The 95% interval of what an interval lost, by a method that only counts packets; `lost` is said of it.
 
     Law: missing are the lost packets, and those that went over its end less those that came over its start. A sample
     of packets, one in s, tells how many did: with a variance of s (s - 1) for each that it has, and one for each edge
-    where it has none. A sample of all packets leaves no doubt.
+    where it has none. A sample of all packets leaves no doubt, and no interval lost more than the `whole`, which is
+    exact.
     """
     each = 1 << crossing.tail_level
     half = Z95 * math.sqrt(crossing.came_variance + 2 * each * (each - 1))
     middle = crossing.missing + crossing.came
     low, high = math.floor(middle - half), math.ceil(middle + half)
-    return max(0, min(low, lost)), max(lost, min(high, crossing.sent))
+    return max(0, min(low, lost)), max(lost, min(high, crossing.sent, whole))
 
 
 def joined(up: Cached, down: Cached, sink: CrossedSink | None = None) -> Crossing:
