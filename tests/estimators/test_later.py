@@ -15,6 +15,7 @@ def test_work_is_done_in_order_and_finish_waits_for_all() -> None:
         if i % 100 == 99:
             later.finish()
             assert done == list(range(i + 1))
+    later.end()
 
 
 def test_only_few_wait() -> None:
@@ -33,7 +34,7 @@ def test_only_few_wait() -> None:
     assert done == []
     may_go.set()
     left.join()
-    later.finish()
+    later.end()
     assert done == list(range(MOST + 3))
 
 
@@ -50,6 +51,8 @@ def test_an_error_ends_the_work_and_is_raised() -> None:
     later.leave(1)
     with pytest.raises(ValueError, match="broken"):
         later.finish()
+    with pytest.raises(ValueError, match="broken"):
+        later.end()
     assert done == [0]
 
 
@@ -60,6 +63,10 @@ def test_a_thread_without_work_ends_and_another_takes_its_place() -> None:
     later.finish()
     done[0].join(timeout=100 * IDLE_S)
     assert not done[0].is_alive()
-    later.leave()
-    later.finish()
-    assert done[0] is not done[1]
+    before = threading.active_count()
+    for _ in range(3):
+        later.leave()
+        later.end()
+        assert threading.active_count() == before
+    assert len(set(done)) == 4
+    later.end()  # nothing runs

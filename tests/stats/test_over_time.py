@@ -69,8 +69,9 @@ def test_intervals_of_correlated_delays_hold_the_truth() -> None:
                     quantiles.append(low_high[0] / 1e6 <= -math.log(1 - q) * truth <= low_high[1] / 1e6)
     every = [hit for hits in told.values() for hit in hits]
     assert len(every) / len(naive) > 0.4
-    assert 0.93 <= np.mean(every) <= 0.98
-    assert 0.93 <= np.mean(quantiles) <= 0.98
+    for hits in (every, quantiles):
+        by_chance = 0.0 if FULL else 2 * math.sqrt(0.05 * 0.95 / len(hits))  # of a fifth of the recordings
+        assert 0.93 - by_chance <= np.mean(hits) <= 0.98
     assert np.mean(naive) < 0.5
     for (load, count), hits in told.items():
         if count * (1 - load) ** 2 > 40:  # long enough: an interval as a rule, and right in each cell

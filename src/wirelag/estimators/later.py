@@ -1,7 +1,8 @@
 """Work that a meter leaves to a thread of its own, and goes on with the next packets.
 
-Law: it is done in the order in which it was left, all of it before `finish` returns. After an error nothing more is
-done, and the next call raises it. Memory: `MOST` pieces of work wait. A thread without work ends after a second.
+Law: it is done in the order in which it was left, all of it before `finish` or `end` returns. After an error nothing
+more is done, and the next call raises it. Memory: `MOST` pieces of work wait. A thread without work ends after a
+second, if nobody ends it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class Later:
         self._work = work
         self._left: deque[tuple[Any, ...]] = deque()
         self._change = threading.Condition()
-        self._runs = self._at_work = False
+        self._thread: threading.Thread | None = None
+        self._at_work = self._ends = False
         self._problem: BaseException | None = None
 
     def leave(self, *what: object) -> None:
@@ -32,15 +34,25 @@ class Later:
             self._raise()
             self._left.append(what)
             self._change.notify_all()
-            if not self._runs:
-                threading.Thread(target=self._run, name="wirelag later", daemon=True).start()
-                self._runs = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="wirelag later", daemon=True)
+                self._thread.start()
 
     def finish(self) -> None:
         """Wait until all is done."""
         with self._change:
             self._change.wait_for(lambda: not self._left and not self._at_work)
             self._raise()
+
+    def end(self) -> None:
+        """The same, and end the thread; another one begins with the next call."""
+        with self._change:
+            thread, self._ends = self._thread, True
+            self._change.notify_all()
+        if thread is not None:
+            thread.join()
+        self._ends = False
+        self._raise()
 
     def _raise(self) -> None:
         if self._problem is not None:
@@ -49,8 +61,9 @@ class Later:
     def _run(self) -> None:
         while True:
             with self._change:
-                if not self._change.wait_for(lambda: self._left, IDLE_S):
-                    self._runs = False
+                self._change.wait_for(lambda: self._left or self._ends, IDLE_S)
+                if not self._left:
+                    self._thread = None
                     return
                 what, self._at_work = self._left.popleft(), True
                 self._change.notify_all()

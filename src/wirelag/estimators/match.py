@@ -111,3 +111,9 @@ class MatchMeter:
         self._samples.count(**{name: n - self._counted[name] for name, n in counted.items()})
         samples, self._samples, self._counted = self._samples, Samples(), counted
         return samples
+
+    def cut_last(self, interval: Interval) -> Samples:
+        """The same at the end of the input."""
+        if self._later is not None:
+            self._later.end()
+        return self.cut(interval)

@@ -147,7 +147,7 @@ class ResponseMeter:
         """End the input: open flows report what they can."""
         self._begin()
         if self._later is not None:
-            self._later.finish()
+            self._later.end()
         return self._end(self._pirate.finish(), self._pairs.finish())
 
     def _end(self, epochs: Epochs, exchanges: Exchanges) -> Heard:
