@@ -46,6 +46,10 @@ class Report:
         found: float | None = getattr(self, name)
         return found
 
+    def is_open(self, name: str = "mean") -> bool:
+        """Whether a 95% interval ends beyond the longest delay: then nothing that was seen bounds it from above."""
+        return name in self.ci95 and self.max is not None and self.ci95[name][1] > self.max
+
     def to_json(self, command: str | None = None, intervals: Sequence[Report] = ()) -> dict[str, Any]:
         """The report as a dict of plain values, as the JSON contract defines it; times in seconds."""
         plain: dict[str, Any] = {"command": command} if command else {}

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.command import wirelag
 from tests.support.simulated_captures import write_simulation
+from wirelag.measure.oneway import oneway
 from wirelag.sim import Scenario, simulate
 from wirelag.units import format_duration
 
@@ -315,3 +316,16 @@ def test_flows_of_pings_have_names_of_their_own(shared_data: Path) -> None:
         "10.0.1.36 > 212.16.100.1 icmp 2124": 20,
         "10.0.1.36 > 212.16.100.1 icmp 2636": 50,
     }
+
+
+def test_an_interval_that_ends_beyond_all_delays_is_open(shared_data: Path) -> None:
+    """The issue's own packets: 1,405 of them, of which the longest took 411 ms."""
+    folder = shared_data / "twopoint" / "mptcpanalyzer-0.3.2"
+    result = oneway(folder / "client_1_tcp_only.pcap.gz", folder / "server_1_tcp_only.pcap.gz")
+    low, high = result.report.ci95["mean"]
+    assert result.report.max is not None
+    assert high > result.report.max > low
+    assert f"{high * 1e3:.0f} ms" not in str(result)
+    assert f", at least {low * 1e3:.1f} ms" in str(result)
+    assert any(note.startswith("at least: ") for note in result.notes)
+    assert result.to_dict()["ci95"]["mean"] == [low, high]

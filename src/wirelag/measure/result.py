@@ -166,6 +166,12 @@ def _most(share: float) -> str:
     return "all" if share == 1 else f"{'over 99' if share > 0.99 else format(100 * share, '.0f')}% of"
 
 
+OPEN: Final = (
+    "at least: delays change so slowly that what was seen does not bound the mean from above; the upper end of the 95% "
+    "interval is in JSON"
+)
+
+
 def doubt(entry: Entry, length_ns: int, alike: Alike) -> None:
     """Widen its intervals, or take them away, by how delays of the whole are alike.
 
@@ -175,7 +181,8 @@ def doubt(entry: Entry, length_ns: int, alike: Alike) -> None:
 
     report = entry.report
     if report.ci95 and report.samples != alike.samples:
-        ci95, why = within_whole(report.ci95, {"mean": report.mean, **report.quantiles}, length_ns, alike)
+        figures = {"mean": report.mean, "max": report.max, **report.quantiles}
+        ci95, why = within_whole(report.ci95, figures, length_ns, alike)
         entry.report = replace(report, ci95=ci95, details={**report.details, "no_interval": why})
 
 
@@ -267,13 +274,15 @@ class DelayResult(Result):
         whole = {f" to the {leg}": one.report for leg, one in self.total.legs.items()} or {"": self.report}
         why = {where: one.details.get("no_interval") for where, one in whole.items() if "mean" not in one.ci95}
         lines = [f"the mean{where} has no 95% interval: {reason}" for where, reason in why.items() if reason]
-        if lines:
+        if len(lines) == len(whole):
             return [*self._few_notes(), *lines]
         rows = *self.segments, *self.intervals, *self.groups[: self.top]  # of a million groups most are never made
         each = (one for entry in rows for one in (*entry.legs.values(),) or (entry,))  # as a table shows them
         others = [one.report for one in each if one.report.samples]
         without = sum("no_interval" in one.details and "mean" not in one.ci95 for one in others)
-        notes = [*self._few_notes(), *self.rank_notes()]
+        notes = [*self._few_notes(), *self.rank_notes(), *lines]
+        if any(one.is_open() for one in (*whole.values(), *others)):
+            notes.append(OPEN)
         if not without:
             return notes
         return [

@@ -210,7 +210,9 @@ def with_bounds(seconds: float | None, bounds: tuple[float, float] | None) -> st
 
 
 def mean_text(report: Report) -> str:
-    """The mean and its 95% interval, if it has one."""
+    """The mean and its 95% interval, if it has one; where that is open, its lower end."""
+    if report.is_open():
+        return f"{duration(report.mean)}, at least {duration(report.ci95['mean'][0])}"
     return with_bounds(report.mean, report.ci95.get("mean"))
 
 

@@ -176,6 +176,9 @@ def too_wide(mean_ns: float, high_ns: float, longest_ns: float) -> str | None:
     return "delays vary so much, for so long, that their mean may lie beyond the longest one seen"
 
 
+NOTHING_LEFT: Final = "delays of the whole change so much that a mean over so short a part could be anything"
+
+
 def too_short(length_ns: float, alike_ns: float) -> str | None:
     """Why a part of a capture of this length has no interval, if delays of the whole stay alike for so long."""
     if length_ns >= OF_A_ROW * alike_ns:
@@ -188,7 +191,8 @@ def within_whole(
 ) -> tuple[dict[str, Bounds], str | None]:
     """The intervals of a part of a whole, in seconds, that are known without the whole; or why there are none.
 
-    They are at least as wide as the level of the whole makes that of the mean, each by the same factor.
+    They are at least as wide as the level of the whole makes that of the mean, each by the same factor. There are none
+    if the one of the mean then begins at 0, or ends too far away.
     """
     if why := too_short(length_ns, alike.lasts):
         return {}, why
@@ -200,7 +204,9 @@ def within_whole(
     for name, (low, high) in ci95.items():
         if (middle := figures.get(name)) is not None:
             found[name] = max(0.0, middle + wider * (low - middle)), middle + wider * (high - middle)
-    return found, None
+    low, high = found.get("mean", (1.0, 0.0))
+    why = too_wide(figures.get("mean") or 0.0, high, figures.get("max") or high)
+    return ({}, why or NOTHING_LEFT) if why or not low else (found, None)
 
 
 def alike_over(slots: Ints, sums: Ints, counts: Ints) -> Alike:

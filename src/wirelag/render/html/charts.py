@@ -70,8 +70,10 @@ def interval(low_high: Bounds) -> str:
     return format_interval(low_high[0] * 1e9, low_high[1] * 1e9)
 
 
-def spoken(seconds: float | None, low_high: Bounds | None, around: str = "{}") -> str:
-    """A delay with its interval; `around` is written around the delay alone."""
+def spoken(seconds: float | None, low_high: Bounds | None, around: str = "{}", longest: float | None = None) -> str:
+    """A delay with its interval, open beyond the longest delay; `around` is written around the delay alone."""
+    if low_high and seconds is not None and longest is not None and low_high[1] > longest:
+        return f"{around.format(duration(seconds))} (at least {duration(low_high[0])})"
     if seconds is None:
         return ""
     return around.format(duration(seconds, low_high)) + (f" ({interval(low_high)})" if low_high else "")

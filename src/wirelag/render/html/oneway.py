@@ -13,6 +13,7 @@ import numpy as np
 from wirelag.render.html.charts import Figure, Scale, clock, duration, spoken
 from wirelag.render.html.frame import (
     Frame,
+    bounds,
     chart,
     coverage,
     delay,
@@ -158,7 +159,7 @@ def _summary(page: OnewayPage) -> str:
     if report.mean is None:
         lead = f"No delay could be measured: {escape(report.reason or 'no packet was used')}."
         return f'<section><p class="lead">{lead}</p>{_below_zero(page)}{listed(page.notes)}</section>'
-    took = spoken(report.mean, report.ci95.get("mean"), "<strong>{}</strong>")
+    took = spoken(report.mean, report.ci95.get("mean"), "<strong>{}</strong>", report.max)
     lead = f"A packet took {took} on average, over {report.samples:,} packets"
     lost = share(report, "lost")
     if lost is not None:
@@ -235,7 +236,7 @@ def _value(report: Report, key: str) -> str:
 def _interval(report: Report, key: str) -> str:
     low_high = report.ci95.get(key)
     if low_high:
-        return ends(low_high)
+        return bounds(report, key, "")
     if said(report, key) is None:
         return ""
     if report.samples <= 1:

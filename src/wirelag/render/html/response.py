@@ -93,8 +93,9 @@ def _summary(page: ResponsePage) -> str:
     if report.mean is None:
         lead = f"No latency could be estimated: {escape(report.reason or 'no epoch has an estimate')}."
         return f'<section><p class="lead">{lead}</p>{listed(page.notes)}</section>'
+    took = spoken(report.mean, report.ci95.get("mean"), longest=report.max)
     lead = (
-        f"A response took <strong>{spoken(report.mean, report.ci95.get('mean'))}</strong> on average, from the request "
+        f"A response took <strong>{took}</strong> on average, from the request "
         f"to its last byte, over {report.samples:,} responses with {said['in_flight']:.1f} requests in flight at once, "
         f"in {said['answered'] / said['epochs']:.0%} of epochs"
     )
