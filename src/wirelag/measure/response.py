@@ -471,7 +471,8 @@ def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
     lines = [f"{many(report.packets or 0, 'packet')}; {heard.from_clients:,} from clients to servers"]
     skipped = sum(report.skipped.values())
     lines[0] += f"; {skipped:,} skipped" if skipped else ""
-    if other := heard.epochs.counts.get("other", 0):
+    only_paired = result.both_ways and result.beside is None
+    if not only_paired and (other := heard.epochs.counts.get("other", 0)):
         lines[0] += f"; {other:,} neither TCP nor a flow that blind can follow"
     if heard.left_out:
         lines.append(f"{heard.left_out:,} packets neither to nor from the named servers were left out (--server)")

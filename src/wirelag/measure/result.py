@@ -167,7 +167,7 @@ def _most(share: float) -> str:
 
 
 OPEN: Final = (
-    "at least: delays change so slowly that what was seen does not bound the mean from above; the upper end of the 95% "
+    "at least: delays change so slowly that what was seen does not bound a figure from above; the upper end of the 95% "
     "interval is in JSON"
 )
 
