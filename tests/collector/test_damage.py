@@ -4,10 +4,11 @@ import gzip
 import random
 import sqlite3
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.support.agent_messages import Path as Travelled
 from tests.support.agent_messages import pair
@@ -133,6 +134,77 @@ def test_what_is_stored_after_a_flip_in_a_name_stays(tmp_path: Path) -> None:
                 store.rescue(error)
             assert when.start_ns in {row.start_ns for row in store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10**6)}
     assert told > 2
+
+
+def readable(path: Path) -> set[tuple[str, int]]:
+    """What SQLite itself reads whole, each row asked for by its key; named as in `found`."""
+    result = (
+        "select results.* from results join series on id = series where segment = ? and length_ns = ? and start_ns = ?"
+    )
+    keys = set()
+    with closing(sqlite3.connect(path)) as base:
+        for i in range(COUNT):
+            start_ns = START_NS + i * SECOND_NS
+            asked = {("message", i): ("select * from messages where key = ?", (f"key{i}",))}
+            asked |= {(name, start_ns): (result, (name, SECOND_NS, start_ns)) for name in ("A>B", "A>C")}
+            for key, (query, values) in asked.items():
+                with suppress(sqlite3.DatabaseError):
+                    if base.execute(query, values).fetchone() is not None:
+                        keys.add(key)
+    return keys
+
+
+def test_a_damaged_page_costs_no_row_of_another(tmp_path: Path) -> None:
+    """Neither the row before it nor, if it is the first of a table, all others."""
+    path = tmp_path / "store.db"
+    filled(path)
+    data = path.read_bytes()
+    pages = [at for at in range(2 * 4096, len(data), 4096) if data[at] == 10]  # the leaves of indexes
+    lost = 0
+    for at in pages:
+        for other in tmp_path.iterdir():
+            other.unlink()
+        path.write_bytes(data[:at] + b"\xff" + data[at + 1 :])
+        whole = readable(path)
+        with closing(SqliteStore(str(path))) as store:
+            if (error := problem(store)) is not None:
+                store.rescue(error)
+            assert found(store).keys() >= whole, at
+        lost += len(whole) < 3 * COUNT
+    assert lost > 5
+
+
+def test_damage_is_not_forgotten_when_a_write_fails(tmp_path: Path) -> None:
+    """The check finds damage, and before the worker turns to it the disk is full."""
+    path = tmp_path / "store.db"
+    filled(path)
+    damage, full = sqlite3.DatabaseError("of a page"), sqlite3.OperationalError("disk is full")
+    damage.sqlite_errorcode, full.sqlite_errorcode = sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL
+    with closing(SqliteStore(str(path))) as store:
+        upkeep = Upkeep(store, Health(), Counter())
+        assert not upkeep.failed(full)
+        upkeep.doubt(damage)
+        assert upkeep.failed(full)
+        assert len(list(tmp_path.glob("*.damaged-*"))) == 1
+        assert not upkeep.failed(full)
+
+
+def test_a_rescue_is_tried_again_when_the_file_could_not_be_opened(tmp_path: Path) -> None:
+    """As without file descriptors: then all is closed, and the next attempt must not fail for that."""
+    path = tmp_path / "store.db"
+    filled(path)
+    damage = sqlite3.DatabaseError("of a page")
+    damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    with closing(SqliteStore(str(path))) as store:
+        right = found(store)
+        path.rename(tmp_path / "elsewhere")
+        path.mkdir()
+        with pytest.raises(Exception, match="cannot open"):
+            store.rescue(damage)
+        path.rmdir()
+        (tmp_path / "elsewhere").rename(path)
+        assert store.rescue(damage) is not None
+        assert found(store) == right
 
 
 def test_nothing_is_deleted_where_damage_may_hide_it(tmp_path: Path) -> None:

@@ -90,10 +90,9 @@ class SqliteStore:
     def close(self) -> None:
         """Close the file."""
         self._pruner.ended = True
-        self._pruner.base.interrupt()
-        if (checked := self._checked) is not None:
-            with suppress(sqlite3.ProgrammingError):  # it has just ended
-                checked.interrupt()
+        for base in filter(None, (self._pruner.base, self._checked)):
+            with suppress(sqlite3.ProgrammingError):  # it has just ended, or a rescue could not open it again
+                base.interrupt()
         with self._pruning, self._turn, self._reading:
             for base in (self._pruner.base, self._read_base, self._base):
                 base.close()
@@ -124,6 +123,10 @@ class SqliteStore:
         if row not in self._damaged and len(self._damaged) < MOST_DAMAGED:
             self._damaged.add(row)
             self.damaged(row)
+
+    def is_damage(self, error: Exception) -> bool:
+        """Whether an error means that the file is damaged."""
+        return is_damage(error)
 
     def rescue(self, error: Exception) -> str | None:
         """Set a damaged file aside, and go on with a new one that has every row that could be read."""

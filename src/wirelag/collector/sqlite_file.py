@@ -103,7 +103,7 @@ def cannot_open(path: str, error: Exception) -> WirelagError:
 def connected(path: str) -> sqlite3.Connection:
     """A connection that commits to disk."""
     base = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
-    base.text_factory = lambda data: data.decode(errors="replace")  # a flipped bit must not stop reading
+    base.text_factory = _text
     base.execute("pragma synchronous = full")
     base.execute("pragma journal_size_limit = 67108864")
     return base
@@ -132,6 +132,7 @@ def rescue(path: str) -> tuple[str, dict[str, int]]:
         Path(made + end).unlink(missing_ok=True)
     saved: dict[str, int] = {}
     with closing(opened(made)) as new, closing(sqlite3.connect(path, isolation_level=None)) as old:
+        old.text_factory = _text
         for table in _TABLES:
             saved[table] = _save(old, new, table)
         new.execute("pragma wal_checkpoint(truncate)")
@@ -223,29 +224,43 @@ def _save(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> int:
     names = ", ".join(name for name, _ in columns)
     read = names if "crc" in there else names.replace("crc", str(UNCHECKED))
     key = [name for name, place in sorted(columns, key=lambda one: one[1]) if place]
+    places = [[name for name, _ in columns].index(name) for name in key]
+    put = f"insert or ignore into {table} ({names}) values ({', '.join('?' * len(columns))})"
     saved = 0
-    for order in ("asc", "desc"):
-        query = f"select {read} from {table} order by {', '.join(f'{name} {order}' for name in key)}"
-        put = f"insert or ignore into {table} ({names}) values ({', '.join('?' * len(columns))})"
-        whole, rows = False, None
+    for order, beyond in (("asc", ">"), ("desc", "<")):
+        query = f"select {read} from {table}"
+        in_order = f"order by {', '.join(f'{name} {order}' for name in key)}"
+        batch: list[tuple[Any, ...]] = []
+        broken = False
         try:
-            rows = old.execute(query)
+            for row in old.execute(f"{query} {in_order}"):
+                batch.append(row)
+                if len(batch) > _BATCH:
+                    saved += _put(new, put, batch)
+                    batch = batch[-1:]  # its key is where to go on
         except sqlite3.Error:
-            return saved
-        while not whole:
-            batch: list[tuple[Any, ...]] = []
-            try:
-                while len(batch) < _BATCH and (row := rows.fetchone()) is not None:
-                    batch.append(row)
-                whole, broken = len(batch) < _BATCH, False
-            except sqlite3.Error:
-                whole = broken = True
-            new.execute("begin")
-            saved += sum(new.execute(put, row).rowcount for row in batch)
-            new.execute("commit")
+            broken = True
+            with suppress(sqlite3.Error):  # Python reads a row ahead: it has not given the last one that is whole
+                after = [batch[-1][place] for place in places] if batch else []
+                where = f"where ({', '.join(key)}) {beyond} ({', '.join('?' * len(key))})" if batch else ""
+                batch += old.execute(f"{query} {where} {in_order} limit 1", after).fetchall()
+        saved += _put(new, put, batch)
         if not broken:
             break
     return saved
+
+
+def _put(new: sqlite3.Connection, put: str, rows: list[tuple[Any, ...]]) -> int:
+    """Store rows in a transaction; returns how many were not there."""
+    new.execute("begin")
+    saved = sum(new.execute(put, row).rowcount for row in rows)
+    new.execute("commit")
+    return saved
+
+
+def _text(data: bytes) -> str:
+    """Text as it is stored; a flipped bit must not stop reading."""
+    return data.decode(errors="replace")
 
 
 def _sync_folder(path: str) -> None:

@@ -186,6 +186,10 @@ class Store(Protocol):
         """Raise an error if what is stored is damaged anywhere; in any thread, not in two."""
         ...
 
+    def is_damage(self, error: Exception) -> bool:
+        """Whether an error means that what is stored is damaged."""
+        ...
+
     def rescue(self, error: Exception) -> str | None:
         """If an error means damage, go on with all that can be read; returns what was done. Not within `begin`."""
         ...

@@ -30,13 +30,17 @@ class Upkeep:
             _say(store.rescued)
 
     def doubt(self, error: Exception) -> None:
-        """Note an error of reading, from any thread: if it means damage, the worker rescues the store."""
-        self._doubt = error
+        """Note an error, from any thread: if it means damage, the worker rescues the store.
+
+        One that does not, as of a full disk, must not take the place of one that does: damage stays.
+        """
+        if self._doubt is None or not self._store.is_damage(self._doubt):
+            self._doubt = error
 
     def failed(self, error: Exception) -> bool:
         """Note that nothing could be written; rescue the store if it is damaged, and return whether that was done."""
         self._counted["store failed"] += 1
-        self._doubt = error
+        self.doubt(error)
         if self.rescue():
             return True
         problem = f"{self._store.path}: cannot write ({error}); agents keep their messages"
@@ -48,7 +52,7 @@ class Upkeep:
         self._health.note("store", None, f"{self._store.path}: can be written again")
 
     def rescue(self) -> bool:
-        """Go on with what can be read, if the last error means damage; not all the time."""
+        """Go on with what can be read, if an error means damage; not all the time."""
         error, now_s = self._doubt, time.monotonic()
         if error is None or (self._rescued_s is not None and now_s - self._rescued_s < RESCUE_S):
             return False
@@ -62,9 +66,11 @@ class Upkeep:
         finally:
             self._health.works()
             self._health.long_work = False
-        self._doubt = None
         if done is None:
+            if self._doubt is error:  # the check may have found damage meanwhile
+                self._doubt = None
             return False
+        self._doubt = None
         self._rescued_s = now_s
         self._counted["store rescued"] += 1
         _say(done)
@@ -77,7 +83,7 @@ class Upkeep:
         except self._store.errors as error:
             self._counted["store check failed"] += 1
             _say(f"{self._store.path}: the check of all pages failed ({error})")
-            self._doubt = error
+            self.doubt(error)
         else:
             self._counted["store checked"] += 1
 
@@ -90,7 +96,7 @@ class Upkeep:
             done = self._store.prune(now_ns)
         except self._store.errors as error:
             self._counted["pruning failed"] += 1
-            self._doubt = error
+            self.doubt(error)
             note("pruning", f"{path}: cannot delete what is old ({error})", "")
             return
         self._counted["messages deleted for room"] += done.messages
