@@ -174,6 +174,19 @@ def test_a_damaged_page_costs_no_row_of_another(tmp_path: Path) -> None:
     assert lost > 5
 
 
+def test_damaged_agents_do_not_keep_it_from_starting(tmp_path: Path) -> None:
+    """Their table is read before anything else is done."""
+    path = tmp_path / "store.db"
+    filled(path)
+    data = path.read_bytes()
+    with closing(sqlite3.connect(path)) as base:
+        (page,) = base.execute("select rootpage from sqlite_master where name = 'agents'").fetchone()
+    path.write_bytes(data[: (page - 1) * 4096] + b"\xff" + data[(page - 1) * 4096 + 1 :])
+    with closing(SqliteStore(str(path))) as store:
+        assert store.agents() == {}
+        assert len(found(store)) == 3 * COUNT
+
+
 def test_damage_is_not_forgotten_when_a_write_fails(tmp_path: Path) -> None:
     """The check finds damage, and before the worker turns to it the disk is full."""
     path = tmp_path / "store.db"
@@ -303,7 +316,7 @@ def test_a_damaged_store_of_the_version_before_is_rescued(tmp_path: Path) -> Non
     path = tmp_path / "store.db"
     path.write_bytes(gzip.decompress((DATA / "store-version2.db.gz").read_bytes()))
     with closing(sqlite3.connect(path)) as base:
-        (page,) = base.execute("select rootpage from sqlite_master where name = 'agents'").fetchone()
+        (page,) = base.execute("select rootpage from sqlite_master where name = 'stale'").fetchone()
         (size,) = base.execute("pragma page_size").fetchone()
     with path.open("r+b") as file:
         file.seek((page - 1) * size)

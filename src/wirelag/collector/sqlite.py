@@ -72,6 +72,7 @@ class SqliteStore:
         try:
             self._connect()
             check(self._base, "series")  # now: a rescue would lose what is stored under a name that is damaged
+            check(self._base, "agents")  # they are read at the start
             self._forget_series()
         except self.errors as error:
             self.rescued = self.rescue(error)
