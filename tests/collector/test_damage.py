@@ -17,6 +17,7 @@ from tests.support.command import wirelag
 from tests.support.effort import FULL
 from tests.support.places import DATA
 from tests.support.stored_results import ALL_TIMES, START_NS, result
+from tests.support.waiting import until
 from wirelag.collector.health import Health
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.store import MINUTE_NS, SECOND_NS
@@ -202,7 +203,9 @@ def test_damage_is_not_forgotten_when_a_write_fails(tmp_path: Path) -> None:
         assert not upkeep.failed(full)
 
 
-def test_a_rescue_is_tried_again_when_the_file_could_not_be_opened(tmp_path: Path) -> None:
+def test_a_rescue_is_tried_again_when_the_file_could_not_be_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As without file descriptors: then all is closed, and the next attempt must not fail for that."""
     path = tmp_path / "store.db"
     filled(path)
@@ -210,14 +213,16 @@ def test_a_rescue_is_tried_again_when_the_file_could_not_be_opened(tmp_path: Pat
     damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
     with closing(SqliteStore(str(path))) as store:
         right = found(store)
+        upkeep = Upkeep(store, Health(), Counter())
+        upkeep.doubt(damage)
         path.rename(tmp_path / "elsewhere")
         path.mkdir()
-        with pytest.raises(Exception, match="cannot open"):
-            store.rescue(damage)
+        assert not upkeep.rescue()
         path.rmdir()
         (tmp_path / "elsewhere").rename(path)
-        assert store.rescue(damage) is not None
+        until(upkeep.rescue, "the next attempt", 0.05)  # soon: it took no time
         assert found(store) == right
+    assert capsys.readouterr().err.count("cannot be rescued now") == 1
 
 
 def test_nothing_is_deleted_where_damage_may_hide_it(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Final
 from wirelag.collector.health import Health
 from wirelag.collector.store import Store
 
-RESCUE_S: Final = 60.0  # between two attempts to rescue a damaged store
+RESCUE_S: Final = 60.0  # between two rescues of a damaged store
+PAUSES: Final = 10  # how many times longer than an attempt that failed it waits for the next one, up to RESCUE_S
 ALERTED: Final = ("store failed", "store check failed", "store rescued", "damaged in the store")  # by their increase
 
 
@@ -23,7 +24,8 @@ class Upkeep:
     def __init__(self, store: Store, health: Health, counted: Counter[str]) -> None:
         self._store, self._health, self._counted = store, health, counted
         self._doubt: Exception | None = None  # an error that may mean damage
-        self._rescued_s: float | None = None
+        self._rescue_s = 0.0  # not before
+        self._unrescued = ""  # why the last attempt failed
         counted.update(dict.fromkeys(ALERTED, 0))  # Prometheus sees no increase of what was not there before
         if store.rescued is not None:
             self._counted["store rescued"] += 1
@@ -53,15 +55,18 @@ class Upkeep:
 
     def rescue(self) -> bool:
         """Go on with what can be read, if an error means damage; not all the time."""
-        error, now_s = self._doubt, time.monotonic()
-        if error is None or (self._rescued_s is not None and now_s - self._rescued_s < RESCUE_S):
+        error, began_s = self._doubt, time.monotonic()
+        if error is None or began_s < self._rescue_s:
             return False
         try:
             self._health.long_work = True
             done = self._store.rescue(error)
         except Exception as problem:
-            self._rescued_s = now_s
-            _say(f"{self._store.path}: cannot be rescued now ({problem})")
+            now_s = time.monotonic()
+            self._rescue_s = now_s + min(RESCUE_S, PAUSES * (now_s - began_s))
+            if self._unrescued != (why := str(problem)):
+                self._unrescued = why
+                _say(f"{self._store.path}: cannot be rescued now ({why})")
             return False
         finally:
             self._health.works()
@@ -71,7 +76,7 @@ class Upkeep:
                 self._doubt = None
             return False
         self._doubt = None
-        self._rescued_s = now_s
+        self._rescue_s, self._unrescued = began_s + RESCUE_S, ""
         self._counted["store rescued"] += 1
         _say(done)
         return True
