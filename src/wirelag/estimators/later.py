@@ -2,7 +2,7 @@
 
 Law: it is done in the order in which it was left, all of it before `finish` or `end` returns. After an error nothing
 more is done, and the next call raises it. Memory: `MOST` pieces of work wait. A thread without work ends after a
-second, if nobody ends it.
+second.
 """
 
 from __future__ import annotations

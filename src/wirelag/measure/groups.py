@@ -83,7 +83,7 @@ class Groups:
         return GroupDelays(self._by, self.ipv4_prefix, self.ipv6_prefix, memory=self.memory)
 
     def largest(self, counted: GroupDelays, bytes_each: int, bytes_per_packet: int) -> Grouping:
-        """A fresh grouping of the groups with the most packets, as many as fit if a group takes so many bytes."""
+        """A fresh grouping of the groups with the most packets, as many as fit if each takes this many bytes."""
         from wirelag.packets.grouping import Grouping
 
         most = min(self.fit(bytes_each), len(counted))
