@@ -96,7 +96,7 @@ def run(scenario: Scenario, seed: int, folder: Path, in_kernel: Method | None = 
 
 
 def _wait_for_packets(network: Network, count: int) -> None:
-    """Wait until the client has sent so many packets: its connections are open, and it has asked."""
+    """Wait until the client has sent this many packets: its connections are open, and it has asked."""
     deadline = time.monotonic() + PATIENCE_S
     while (
         json.loads(network.run("client", "ip", "-s", "-j", "link", "show", "eth0"))[0]["stats64"]["tx"]["packets"]

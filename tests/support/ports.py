@@ -14,7 +14,7 @@ _numbers = itertools.count()
 
 
 def free_port() -> int:
-    """A port that nobody else gets by chance, not even while its server is dead."""
+    """A port that no other server gets by chance, even while its own is dead."""
     first = FIRST + os.getpid() % ((LAST - FIRST) // EACH) * EACH
     while True:
         port = first + next(_numbers) % EACH

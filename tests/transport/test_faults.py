@@ -476,7 +476,7 @@ def test_a_first_agent_that_starts_again_beside_a_second_is_late_and_then_heard(
     assert not runs.refuses("A", "one", 21.0)  # what a broker repeats
     assert runs.refuses("A", "two", 21.0)
     assert runs.admits("A", "one again", SILENT_S)  # the first run has ended
-    assert runs.admits("A", "one once more", SILENT_S + 1)  # nobody else was heard since
+    assert runs.admits("A", "one once more", SILENT_S + 1)  # no other run was heard since
     assert [runs.admits("B", run, 0.0) for run in ("one", "two", "one")] == [True, True, True]
     assert runs.admits("B", "one", DOUBT_S - 10)
     assert runs.admits("B", "one again", DOUBT_S)  # the second has not been heard for long

@@ -3,7 +3,7 @@
 Laws. A client's certificate names points by its common name and its DNS names, letter for letter; with `client_ca` an
 agent is heard only as a point that its certificate names, whatever its token. One that may sign others (CA:TRUE) names
 none: its holder could make those of other points. New connections use what was renewed last: a CA that was removed
-admits nobody, not even a client that resumes an earlier TLS connection. If the file of `client_ca` has a revocation
+admits no client, not even one that resumes an earlier TLS connection. If the file of `client_ca` has a revocation
 list (CRL), each client's certificate must be one that a current list of its CA does not name.
 """
 

@@ -70,12 +70,12 @@ def interval(low_high: Bounds) -> str:
     return format_interval(low_high[0] * 1e9, low_high[1] * 1e9)
 
 
-def spoken(seconds: float | None, low_high: Bounds | None, around: str = "{}", longest: float | None = None) -> str:
-    """A delay with its interval, open beyond the longest delay; `around` is written around the delay alone."""
-    if low_high and seconds is not None and longest is not None and low_high[1] > longest:
-        return f"{around.format(duration(seconds))} (at least {duration(low_high[0])})"
+def spoken(seconds: float | None, low_high: Bounds | None, around: str = "{}", is_open: bool = False) -> str:
+    """A delay with its interval, of an open one the lower end; `around` is written around the delay alone."""
     if seconds is None:
         return ""
+    if low_high and is_open:
+        return f"{around.format(duration(seconds))} (at least {duration(low_high[0])})"
     return around.format(duration(seconds, low_high)) + (f" ({interval(low_high)})" if low_high else "")
 
 

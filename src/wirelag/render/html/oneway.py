@@ -159,7 +159,7 @@ def _summary(page: OnewayPage) -> str:
     if report.mean is None:
         lead = f"No delay could be measured: {escape(report.reason or 'no packet was used')}."
         return f'<section><p class="lead">{lead}</p>{_below_zero(page)}{listed(page.notes)}</section>'
-    took = spoken(report.mean, report.ci95.get("mean"), "<strong>{}</strong>", report.max)
+    took = spoken(report.mean, report.ci95.get("mean"), "<strong>{}</strong>", report.is_open())
     lead = f"A packet took {took} on average, over {report.samples:,} packets"
     lost = share(report, "lost")
     if lost is not None:

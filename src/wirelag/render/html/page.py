@@ -158,7 +158,7 @@ def _exchanges(report: Report) -> str:
 
 
 def _said(report: Report, q: str) -> str:
-    return spoken(report.quantiles[q], report.ci95.get(q), "<strong>{}</strong>", report.max)
+    return spoken(report.quantiles[q], report.ci95.get(q), "<strong>{}</strong>", report.is_open(q))
 
 
 _NUMBERS: Final = ("samples", "p50", "p90", "p99", "mean", "mean, 95% interval", "least", "most")

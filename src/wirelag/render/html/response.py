@@ -93,7 +93,7 @@ def _summary(page: ResponsePage) -> str:
     if report.mean is None:
         lead = f"No latency could be estimated: {escape(report.reason or 'no epoch has an estimate')}."
         return f'<section><p class="lead">{lead}</p>{listed(page.notes)}</section>'
-    took = spoken(report.mean, report.ci95.get("mean"), longest=report.max)
+    took = spoken(report.mean, report.ci95.get("mean"), is_open=report.is_open())
     lead = (
         f"A response took <strong>{took}</strong> on average, from the request "
         f"to its last byte, over {report.samples:,} responses with {said['in_flight']:.1f} requests in flight at once, "
