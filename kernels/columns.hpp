@@ -61,7 +61,7 @@ constexpr const char *dtype_of(u8)
 
 /* Rows of a batch. Measured: with fewer, the Python overhead shows; with more, they leave the cache. Not a power of two, or the
  * same row of every column would map to the same few cache lines. */
-constexpr size_t batch_rows = 8192 + 8;
+constexpr size_t batch_rows = 16384 + 8;
 
 /* The memory of one batch, column by column. */
 struct Columns {
