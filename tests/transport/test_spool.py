@@ -1,6 +1,7 @@
 """The spool and the outbox: kills at any instant, a full spool, and catching up."""
 
 import asyncio
+import os
 import random
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -65,6 +66,24 @@ def test_a_spool_has_one_owner(tmp_path: Path) -> None:
         Spool(tmp_path)
     spool.close()
     Spool(tmp_path).close()
+
+
+def test_a_closed_spool_is_free_though_a_child_still_has_its_files(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:  # as between fork and exec of a program that is started
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    try:
+        spool.close()
+        Spool(tmp_path).close()
+    finally:
+        os.close(writing)
+        os.waitpid(child, 0)
+        os.close(reading)
+
 
 
 def test_an_impossible_place_for_a_spool(tmp_path: Path) -> None:

@@ -209,6 +209,7 @@ class Spool:
     def close(self) -> None:
         """Release the directory for another process."""
         if self._folder is not None:
+            fcntl.flock(self._folder, fcntl.LOCK_UN)  # a program that is being started still has a copy of the file
             os.close(self._folder)
 
     # ---- files ----
