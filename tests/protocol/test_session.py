@@ -134,6 +134,23 @@ def test_caches_of_different_levels_are_equalised(estimator: Rda) -> None:
         assert crossing.mean_ns == pytest.approx(truth.mean(), abs=5 * truth.std() / np.sqrt(crossing.used))
 
 
+def test_agents_with_more_and_fewer_rows_meet_in_the_fewer() -> None:
+    """As during an upgrade: an agent of the last version sends fewer rows."""
+    path = Path.made(3, 2000, 9, loss=0.02)
+    few, many = pair(path, SHORT), pair(path, replace(SHORT, rows=16 * SHORT.rows))
+    alike = talk(few).take(both(few, 4))
+    for agents in ((few[0], many[1]), (many[0], few[1])):
+        done = talk(agents).take(both(agents, 4))
+        assert done.said() == alike.said()
+        for place, one in done.best.items():
+            assert one.crossings[None].std_ns == alike.best[place].crossings[None].std_ns
+        for number in range(3):
+            is_true(done.best["A>B", EPOCH_NS + number * SECOND_NS], path)
+    between = pair(path, replace(SHORT, rows=24))
+    (reason,) = {one.reason for one in talk(few).take(both((few[0], between[1]), 4)).best.values()}
+    assert reason == "A and B are set up differently (parameters.rows: 16 and 24)"
+
+
 def test_without_answers_there_is_a_mean_and_no_loss() -> None:
     agents = pair(Path.made(3, 2000, 8), RDA)
     done = talk(agents, deaf=lambda ask: True).take(both(agents, 4)).wait(ANSWER_NS)

@@ -84,7 +84,7 @@ SCHEMA: Final = Schema(
         Key("estimator.name", ESTIMATOR, "rda", "the estimator", "--estimator"),
         Key("estimator.method", choice("linear", "left", "busy"), "linear", "rli: interpolation ([flows](flows.md))"),
         Key("estimator.rows", whole(2, 1 << 16), None, "lda (all banks), finecomb: rows; rda: rows for sigma", "--rows",
-            "1024; rda: 32"),
+            "1024; rda: 256"),
         Key("estimator.loss", TEXT, None, 'lda, finecomb: loss rates to tune for, `"0.1%,5%"`', "--loss"),
         Key("estimator.packets_per_interval", whole(1, 1 << 40), None, "packets to tune for", "--packets-per-interval"),
         Key("estimator.banks", whole(2, 4), 3, "rda: number of banks", "--banks"),

@@ -74,32 +74,37 @@ class Pairing:
 
     @property
     def terms(self) -> Terms:
-        """The terms of the point that sent first."""
-        return next(message.terms for message in self.said if message is not None)
+        """The terms of the points that sent, with the fewer rows."""
+        known = [message.terms for message in self.said if message is not None]
+        return known[0].beside(known[-1])
 
     def open(self) -> None:
         """Start once both points have sent; set a reason if they cannot be compared."""
         up, down = self.said
         assert up is not None
         assert down is not None
-        apart = up.terms.differences(down.terms)
+        apart = self.terms.differences(down.terms.beside(up.terms))
         if apart:
             self.reason = f"{up.point} and {down.point} are set up differently ({'; '.join(apart)})"
             return
         for side, message in enumerate((up, down)):
             try:
-                records = message.records
-                self._synopses[side].update(
-                    {record["class"]: up.terms.estimator.synopsis(record) for record in records}
-                )
+                own = {record["class"]: message.terms.estimator.synopsis(record) for record in message.records}
+                self._synopses[side].update(own if message.terms == self.terms else self._in_fewer_rows(own))
             except WRONG as error:
                 self.reason = f"the synopsis of {message.point} does not fit its own terms ({error})"
             self.said[side] = replace(message, records=())  # in memory once, as synopses
 
+    def _in_fewer_rows(self, synopses: dict[Key, Any]) -> dict[Key, Any]:
+        estimator = self.terms.two_point
+        assert second_round(estimator)
+        return {key: synopsis.in_rows(estimator.rows) for key, synopsis in synopses.items()}
+
     def take(self, side: int, message: Message) -> bool:
         """Take a reply; return whether it fits the question: a point at the ends of two segments is asked twice."""
         asked, estimator = self.awaited.get(side, ()), self.terms.estimator
-        if not asked or message.terms != self.terms or len(message.records) != len(asked):
+        said = self.said[side]
+        if not asked or said is None or message.terms != said.terms or len(message.records) != len(asked):
             return False
         synopses, told, gone = dict[Key, Any](), dict[Key, Cached](), False
         found: list[tuple[Key, Record, Any]] = []

@@ -301,7 +301,6 @@ class Reconciling:
         exact = replace(decoded, complete=self._timed)
         sample = self._sample()
         crossing = self.estimator.from_rows(up.rows, down.rows, exact, mine, theirs, sample)
-        self._spread(crossing, sample[0])
         crossing.details["decoded"] = True
         if self._looking is not None and self._order_ns is not None:
             crossing.order = self._looking.order(self._order_ns)
@@ -309,16 +308,6 @@ class Reconciling:
             crossing.only_upstream = len(decoded.upstream) << self.level
             crossing.only_downstream = len(decoded.downstream) << self.level
         return self._finished(crossing)
-
-    def _spread(self, crossing: Crossing, tail: DelaySample) -> None:
-        """Combine the deviations of the rows, which are few, and of the sample, weighted by their certainty."""
-        moments, rows, few = crossing.moments, self.estimator.rows - 1, len(tail) - 1
-        if self.estimator.deviation != "rows" or few < 1:
-            return
-        of_tail = float((tail.delays_ns - tail.delays_ns[0]).astype(np.float64).var(ddof=1))
-        of_rows = moments.squares_ns2 / moments.known if moments.known else of_tail
-        variance = (rows * of_rows + few * of_tail) / (rows + few)
-        crossing.moments = Moments.of(moments.used, moments.sum_ns, variance, moments.weight)
 
     def _together(self, side: int, told: Told) -> Cached:
         both = (told.copies, told.single)

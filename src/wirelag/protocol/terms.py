@@ -7,7 +7,7 @@ records are one interval each. Every record carries a checksum (codec.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeGuard
 
 import numpy as np
@@ -97,6 +97,13 @@ class Terms:
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"has terms that this version does not know ({error})") from None
+
+    def beside(self, other: Terms) -> Terms:
+        """The same with as few rows as another's, if they can be added up to so many: agents of two versions meet."""
+        mine, theirs = self.estimator, other.estimator
+        if not (isinstance(mine, Rda) and isinstance(theirs, Rda) and mine.short) or mine.rows % theirs.rows:
+            return self
+        return replace(self, estimator=replace(mine, rows=theirs.rows))
 
     def differences(self, other: Terms) -> list[str]:
         """The terms that differ, in words."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -116,6 +116,10 @@ class SymbolSynopsis:
     def packets(self) -> int:
         """All packets seen."""
         return self.tail.packets
+
+    def in_rows(self, rows: int) -> SymbolSynopsis:
+        """The same in fewer rows, if its own are a multiple: rows follow the order of coins, so that they add up."""
+        return replace(self, rows=self.rows.reshape(rows, -1, 2).sum(axis=1).reshape(-1))
 
     def to_fields(self) -> dict[str, Any]:
         """Named numbers and arrays, as a synopsis travels."""
