@@ -85,7 +85,6 @@ def test_a_closed_spool_is_free_though_a_child_still_has_its_files(tmp_path: Pat
         os.close(reading)
 
 
-
 def test_an_impossible_place_for_a_spool(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WirelagError, match=r"file: cannot spool here \(.*\); choose another --spool"):
