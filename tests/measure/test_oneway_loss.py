@@ -65,3 +65,22 @@ def test_no_row_lost_packets_if_none_was_lost(tmp_path: Path) -> None:
     up, down = pair(tmp_path, 9, lost=0.0)
     said = wirelag.oneway(up, down, clock="none", interval="1s", estimator="finecomb")
     assert {(row.report.details["lost_low"], row.report.details["lost_high"]) for row in said.intervals} == {(0, 0)}
+
+
+def test_how_many_packets_each_figure_rests_on_is_told(tmp_path: Path) -> None:
+    """The total and its rows have sums of their own, and loss spoils different ones of them."""
+    up, down = pair(tmp_path, 1)
+    for estimator in ("lda", "finecomb"):
+        said = wirelag.oneway(up, down, clock="none", interval="1s", estimator=estimator)
+        used, rows = said.report.samples, sum(row.report.samples for row in said.intervals)
+        assert rows != used < said.report.details["received"]
+        (note,) = [note for note in said.to_dict()["notes"] if note.startswith("mean and deviation are of")]
+        assert note in said.notes
+        assert f"{used:,} of {said.report.details['received']:,} packets received" in note
+        assert f"quantiles are of a sample of {said.report.details['tail_samples']:,} packets" in note
+        assert f"rows over time have sums of their own, and together use {rows:,} packets" in note
+        alone = wirelag.oneway(up, down, clock="none", estimator=estimator)
+        assert any(note.startswith(line) and "rows" not in line for line in alone.to_dict()["notes"])
+    exact = wirelag.oneway(up, down, clock="none", interval="1s")
+    assert exact.report.samples == sum(row.report.samples for row in exact.intervals)
+    assert not exact.to_dict()["notes"]

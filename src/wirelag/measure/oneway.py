@@ -17,7 +17,7 @@ from wirelag.capture.ahead import cores_of
 from wirelag.errors import NoPacketsError, SettingError, WirelagError
 from wirelag.measure.groups import OTHER, Groups, in_order, other_note
 from wirelag.measure.methods import GROUPS, Method
-from wirelag.measure.oneway_notes import explanations, scaled_groups
+from wirelag.measure.oneway_notes import explanations, scaled_groups, used_notes
 from wirelag.measure.points import PointPair, Progress, ReadOptions, Relation, points_of
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import DelayResult, Entry, doubt
@@ -447,6 +447,7 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     held = sum(part.report.details["sent"] for part in result.groups if part.key == OTHER)
     sent, memory = result.report.details["sent"], settings.groups.memory
     unfit = other_note(measured.groups_in_other, held, sent, memory, "packets") + scaled_groups(result.groups)
+    unfit += used_notes(measured, result.groups)
     result.notes += unfit + result.interval_notes() + measured.notes
     result.extra["notes"] = unfit + measured.notes
     return result

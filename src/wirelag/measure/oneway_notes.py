@@ -51,6 +51,31 @@ def explanations(measured: MeasuredPair) -> list[str]:
     return notes
 
 
+def used_notes(measured: MeasuredPair, groups: Sequence[Entry]) -> list[str]:
+    """How many packets each figure rests on, where it is not all that arrived.
+
+    Law: a method with sums drops those that a lost packet was in. The total, rows over time and groups have sums of
+    their own, so they may use different packets.
+    """
+    crossing, received = measured.whole, measured.whole.received
+    share, sample = crossing.details.get("share", 1.0), len(crossing.tail)
+    if not crossing.used or share < 1 or (crossing.used >= received and sample >= crossing.used):
+        return []
+    said = []
+    if crossing.net_loss and crossing.used < received:
+        why = "" if "contradicted" in crossing.details else f", since {measured.estimator} drops sums with lost packets"
+        portion = f"{crossing.used:,} of {received:,} packets received ({crossing.used / received:.1%})"
+        said.append(f"mean and deviation are of {portion}{why}")
+    if sample < crossing.used:
+        said.append(f"quantiles are of a sample of {many(sample, 'packet')}")
+    rows = {"rows over time": measured.entries, "groups": groups}
+    used = {name: sum(entry.report.samples for entry in each) for name, each in rows.items() if each}
+    for name, n in used.items():
+        if crossing.net_loss and n != crossing.used:
+            said.append(f"{name} have sums of their own, and together use {many(n, 'packet')}")
+    return ["; ".join(said)] if said else []
+
+
 def scaled_groups(groups: Sequence[Entry]) -> list[str]:
     """Groups of which only a share of packets was kept."""
     scaled = [entry.key for entry in groups if entry.report.details.get("share", 1.0) < 1]
