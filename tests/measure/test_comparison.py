@@ -433,7 +433,7 @@ def test_the_exit_code_shows_a_slow_down(tmp_path: Path) -> None:
 
 def test_an_empty_report(tmp_path: Path) -> None:
     path = written(tmp_path / "none.json", Samples().report("match", "round_trip").to_json("rtt"))
-    assert wirelag("compare", path, path, "--exit-code").stdout.startswith("cannot say: not given before\n")
+    assert wirelag("compare", path, path, "--exit-code").stdout.startswith("cannot say: no delays before\n")
 
 
 def test_json_follows_its_schema(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 import wirelag as api
-from tests.support.captures import capture_name, capture_paths, ethernet, ipv4, pcap, tcp
+from tests.support.captures import capture_name, capture_paths, ethernet, ipv4, pcap, tcp, udp
 from tests.support.command import wirelag
 from tests.support.places import ROOT
 from wirelag.errors import WirelagError
@@ -116,3 +116,58 @@ def test_what_a_hint_names_has_an_answer_and_info_knew_it(capture: Path) -> None
                 assert answered(other, capture, tunnels or bool(inside))[0], said
             if said.endswith(": --tunnels"):
                 assert answered(verdict["command"], capture, tunnels=True)[0], said
+
+
+# ---- the same hint, whatever else is asked ----
+
+TUNNELLED = "127 packets are tunnelled: --tunnels"
+
+
+@pytest.mark.parametrize("command", ["rtt", "response"])
+@pytest.mark.parametrize("asked", [("--sla", "p50<9ms"), ("--sla", "mean<9ms"), ("--above", "9ms"), ("--by", "flow")])
+def test_a_hint_comes_whatever_is_asked(
+    shared_data: Path, command: str, asked: tuple[str, ...], tmp_path: Path
+) -> None:
+    """It said that one direction gives only the mean, of which there was none, either."""
+    page, code = tmp_path / "page.html", 3 if asked[0] == "--sla" else 0
+    words = (command, shared_data / "hidden/nDPI/vxlan.pcap", *asked)
+    assert TUNNELLED in wirelag(*words, "--html", page, code=code).stdout
+    assert TUNNELLED in page.read_text()
+    assert json.loads(wirelag(*words, "--format", "json", code=code).stdout)["hint"] == TUNNELLED
+    for form in ("csv", "jsonl"):
+        assert f"warning: no delays: {TUNNELLED}" in wirelag(*words, "--format", form, code=code).stderr
+    if asked[0] in ("--sla", "--above"):
+        assert "cannot say" in page.read_text()
+
+
+def test_a_filter_and_a_server_inside_tunnels_are_named(shared_data: Path) -> None:
+    capture = shared_data / "hidden/nDPI/vxlan.pcap"
+    for command in ("rtt", "response"):
+        said = wirelag(command, capture, "--port", "443").stdout
+        assert "the filter leaves out all 127 packets, and passes some inside tunnels: --tunnels" in said
+        assert "inside tunnels" not in wirelag(command, capture, "--port", "9").stdout
+    said = wirelag("response", capture, "--server", "157.240.224.35:443", code=2).stderr
+    assert said.endswith(f"no packet goes to 157.240.224.35:443; {TUNNELLED}\n")
+    wirelag("response", capture, "--server", "157.240.224.35:443", "--tunnels")
+
+
+def test_compare_says_why_a_report_is_empty(shared_data: Path, tmp_path: Path) -> None:
+    capture, empty, full = shared_data / "hidden/nDPI/vxlan.pcap", tmp_path / "empty.json", tmp_path / "full.json"
+    wirelag("rtt", capture, "-o", empty)
+    wirelag("rtt", capture, "--tunnels", "-o", full)
+    for one, other, side in ((empty, full, "before"), (full, empty, "after")):
+        said = wirelag("compare", one, other).stdout
+        assert said.startswith(f"cannot say: no delays {side}\nnote: the report {side} has no delays: {TUNNELLED}\n")
+
+
+def test_two_points_of_which_one_is_tunnelled_name_it(tmp_path: Path) -> None:
+    """Before and behind the start of a tunnel: the packets are the same inside."""
+    frames = [ethernet(ipv4(tcp(bytes([n]) * 50, seq=n), 6, ident=n)) for n in range(1, 41)]
+    outer = [ethernet(ipv4(udp(b"\x08" + bytes(7) + frame, (50_000, 4789)), 17, ident=7)) for frame in frames]
+    plain, vxlan = tmp_path / "plain.pcap", tmp_path / "vxlan.pcap"
+    plain.write_bytes(pcap([(1000 * n, frame, len(frame)) for n, frame in enumerate(frames)]))
+    vxlan.write_bytes(pcap([(1000 * n + 250, frame, len(frame)) for n, frame in enumerate(outer)]))
+    for words in (("oneway", plain, vxlan), ("flows", vxlan, "--upstream", plain, "--every", "2")):
+        said = wirelag(*words, code=2).stderr
+        assert f"either packets of {vxlan} are tunnelled: use --tunnels, or" in said
+        assert "tunnelled" not in wirelag(*words, "--tunnels").stdout

@@ -73,7 +73,7 @@ def conclude(result: Result, output_format: str, output: str | None, html: str |
 
     if STOP.stopped:
         result.end_early()
-    for line in result.warnings:
+    for line in result.aside(output_format):
         print(f"warning: {line}", file=sys.stderr)
     result.command_line = shlex.join(["wirelag", *sys.argv[1:]])
     if html:

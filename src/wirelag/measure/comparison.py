@@ -331,6 +331,7 @@ def _bounds(report: Mapping[str, Any], name: str) -> Bounds | None:
 
 @dataclass(frozen=True, slots=True)
 class _Estimate:
+    samples: int | None
     value: float | None
     bounds: Bounds | None
     freedom: float  # degrees of freedom of the interval's error
@@ -338,7 +339,8 @@ class _Estimate:
 
 def _estimate(report: Mapping[str, Any], name: str) -> _Estimate:
     value = report.get("mean") if name == "mean" else _mapping(report, "quantiles").get(name)
-    return _Estimate(_number(value, name), _bounds(report, name), _freedom(name, _count(report, "samples")))
+    samples = _count(report, "samples")
+    return _Estimate(samples, _number(value, name), _bounds(report, name), _freedom(name, samples))
 
 
 def _freedom(name: str, samples: int | None) -> float:
@@ -393,9 +395,11 @@ def _part(key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Comp
 
 def _delay(name: str, before: _Estimate, after: _Estimate) -> FigureChange:
     change = FigureChange(name, before.value, after.value)
-    for side, estimate in (("before", before), ("after", after)):
+    sides = ("before", before), ("after", after)
+    for side, estimate in sides:
         if estimate.value is None:
-            return replace(change, reason=f"not given {side}")
+            return replace(change, reason=f"{'no delays' if estimate.samples == 0 else 'not given'} {side}")
+    for side, estimate in sides:
         if estimate.bounds is None:
             return replace(change, reason=f"no 95% interval {side}")
     if min(low for estimate in (before, after) for low in (estimate.value or 0, (estimate.bounds or (0, 0))[0])) > 0:
@@ -524,6 +528,10 @@ def _rank(part: ComparedPart) -> tuple[int, float]:
 
 
 def _notes(old: _Read, new: _Read) -> Iterable[str]:
+    for side, read in (("before", old), ("after", new)):
+        why = read.total.get("hint") or read.total.get("reason")
+        if read.total.get("samples") == 0 and isinstance(why, str):
+            yield f"the report {side} has no delays: {why}"
     named = ("command", old.command, new.command), ("estimator", old.estimator, new.estimator)
     for what, was, now in named:
         if was != now:

@@ -36,7 +36,7 @@ def hint(packets: Packets, command: str) -> str:
     if not statistics.packets:
         return ""  # the result says so itself
     if filtered and filtered + skipped >= statistics.packets:
-        return _filtered(packets, filtered)
+        return _filtered(packets, filtered, command)
     if skipped >= statistics.packets:
         return _skipped(statistics.skipped)
     if not isinstance(packets, Capture) or (tried := _Tried.of(packets)) is None:
@@ -49,6 +49,15 @@ def because(packets: Packets | None, command: str) -> str:
     """The same as the rest of an error's line."""
     line = hint(packets, command) if packets is not None else ""
     return f": {line}" if line else ""
+
+
+def in_tunnels(packets: Packets, command: str) -> str:
+    """What to try if most packets are tunnelled; empty if not."""
+    from wirelag.capture.files import Capture
+
+    if not isinstance(packets, Capture) or (tried := _Tried.of(packets)) is None:
+        return ""
+    return _tunnelled(packets, tried, command)
 
 
 def inside_tunnels(captures: Iterable[Capture]) -> tuple[Survey, Trial] | None:
@@ -66,7 +75,7 @@ def inside_tunnels(captures: Iterable[Capture]) -> tuple[Survey, Trial] | None:
     return survey, trial
 
 
-def _filtered(packets: Packets, filtered: int) -> str:
+def _filtered(packets: Packets, filtered: int, command: str) -> str:
     import numpy as np
 
     from wirelag.capture.files import Capture
@@ -76,6 +85,10 @@ def _filtered(packets: Packets, filtered: int) -> str:
     if not isinstance(packets, Capture) or (again := _read_again(packets, Filter())) is None:
         return text
     wanted = packets.files[0].filter
+    if not any(file.tunnels for file in packets.files):
+        inside = _Tried.of(packets, tunnels=True)  # with the same filter
+        if inside is not None and inside.answers(command):
+            return f"{text}, and passes some inside tunnels: --tunnels"
     if wanted.from_ns != Filter().from_ns or wanted.to_ns != Filter().to_ns:
         from wirelag.units import format_time
 

@@ -67,6 +67,8 @@ class Questions:
             for limit in self.above_ns
             for name, delays in legs.items()
         ]
+        if not legs:
+            shares = [f"above {format_duration(limit)}: cannot say" for limit in self.above_ns]
         return shares + [_sentence(sla, legs) for sla in self.slas]
 
     def need_no_legs(self) -> Questions:

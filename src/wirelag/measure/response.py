@@ -17,6 +17,7 @@ from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.group_entries import GroupEntries
 from wirelag.measure.groups import Groups, other_note
+from wirelag.measure.hints import in_tunnels
 from wirelag.measure.questions import Questions, failing_groups, named
 from wirelag.measure.response_entries import GROUP_BYTES, GroupParts, Synopsis, entries_beside, entry_of, over_time
 from wirelag.measure.result import DelayResult, Entry
@@ -246,11 +247,12 @@ def measure_response(
     chosen = Chooser(settings.method, settings.fewest).choose(heard)
     both_ways = chosen.paired is not None
     anything = bool(heard.from_clients)
-    if anything and not both_ways and any(sla.name != "mean" for sla in settings.questions.slas):
-        raise SettingError("sla", "one direction gives only the mean: write mean<10ms")
-    if anything and not both_ways and settings.questions.above_ns:
-        raise SettingError("above", "one direction gives only the mean, not the share above a limit")
     result = result_of(chosen.main, settings, chosen.beside)
+    if anything and not both_ways and (result.report.samples or settings.method):  # else the result says why
+        if any(sla.name != "mean" for sla in settings.questions.slas):
+            raise SettingError("sla", "one direction gives only the mean: write mean<10ms")
+        if settings.questions.above_ns:
+            raise SettingError("above", "one direction gives only the mean, not the share above a limit")
     result.both_ways, result.epochs, result.unheard = both_ways, heard.epochs, chosen.unheard
     if not anything:
         result.total.report = replace(result.report, reason="no packets to measure")
@@ -421,11 +423,12 @@ def _need_clients(heard: Heard, packets: Packets, servers: tuple[Server, ...]) -
         return  # the result says so
     if servers and not heard.from_clients:
         wanted = ", ".join(str(server) for server in servers)
-        raise WirelagError(f"{names}: no packet goes to {wanted}; name servers with --server PREFIX")
+        way_out = in_tunnels(packets, "response") or "name servers with --server PREFIX"
+        raise WirelagError(f"{names}: no packet goes to {wanted}; {way_out}")
     if not heard.from_clients:
+        way_out = in_tunnels(packets, "response") or "capture where requests pass, or name servers with --server PREFIX"
         raise WirelagError(
-            f"{names}: all packets come from servers, which do not show when a request was sent; "
-            f"capture where requests pass, or name servers with --server PREFIX"
+            f"{names}: all packets come from servers, which do not show when a request was sent; {way_out}"
         )
 
 

@@ -83,6 +83,10 @@ class Result(ABC):
         """Whether every service-level agreement holds."""
         return True
 
+    def aside(self, form: str) -> list[str]:
+        """What goes to standard error: the warnings, and what a format for programs has no place for."""
+        return self.warnings
+
     def end_early(self) -> None:
         """Mark it as partial: it covers only the packets that were read."""
         self.partial = True
@@ -340,6 +344,10 @@ class DelayResult(Result):
         if line := hint(packets, self.command):
             self.notes.append(line)
             self.extra["hint"] = line
+
+    def aside(self, form: str) -> list[str]:
+        line = self.extra.get("hint")
+        return self.warnings + ([f"no delays: {line}"] if line and form not in ("table", "json") else [])
 
     def to_dict(self) -> dict[str, Any]:
         return self._summary() | {"groups": [{"key": entry.key} | entry.to_dict() for entry in self._each_group()]}

@@ -228,6 +228,9 @@ def _enough_in_common(up: Sighting, down: Sighting, count: int, names: tuple[str
     if (count >= FEWEST_COMMON and count >= LEAST_SHARE * smaller) or 0 < count >= 0.5 * smaller:
         return
     reasons = []
+    tunnelled = [name for seen, name in zip((up, down), names, strict=True) if 2 * seen.tunnelled >= seen.packets]
+    if tunnelled:
+        reasons.append(f"packets of {' and '.join(tunnelled)} are tunnelled: use --tunnels")
     if _cut_unlike(up, down):
         reasons.append("they were captured with different snap lengths: use --prefix 0")
     if not nat:

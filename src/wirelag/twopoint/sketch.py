@@ -70,7 +70,7 @@ class Sighting:
         if capacity < 1:
             raise ValueError(f"capacity {capacity} is too small: it must be at least 1")
         self.capacity, self.seed, self.level = capacity, seed, 0
-        self.packets = self.prefix_cut = 0
+        self.packets = self.prefix_cut = self.tunnelled = 0
         self.span_ns = 2**63 - 1, -(2**63)  # smallest and largest time
         self.ids: Words = _EMPTY
         self.times_ns: Ints = np.empty(0, np.int64)
@@ -95,6 +95,7 @@ class Sighting:
         self.span_ns = min(self.span_ns[0], int(times.min())), max(self.span_ns[1], int(times.max()))
         self.packets += len(packets)
         self.prefix_cut += int(np.count_nonzero(packets.has(Flag.PREFIX_CUT)))
+        self.tunnelled += int(np.count_nonzero(packets.has(Flag.TUNNEL) & ~packets.has(Flag.INNER)))
         keys = self.pairs.add(packets)
         rows = self._kept(packets.packet_id)
         kept = packets.packet_id[rows], times[rows], keys[rows], packets.payload_length[rows], packets.number[rows]

@@ -123,9 +123,8 @@ _HEAT_TEXT: Final = "Both the delay axis and the colours are logarithmic."
 def _summary(page: Page) -> str:
     known = [view for view in page.views if view.entry.report.samples]
     if not known:
-        return (
-            f'<section><p class="lead">Nothing could be measured: {escape(page.reason or "no samples")}.</p></section>'
-        )
+        lead = f'<p class="lead">Nothing could be measured: {escape(page.reason or "no samples")}.</p>'
+        return f"<section>{lead}{listed(page.notes)}</section>"
     leads = "".join(_lead(page, view) for view in known)
     return f"<section>{leads}{listed(page.notes)}</section>"
 
