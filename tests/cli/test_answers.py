@@ -260,6 +260,11 @@ def test_the_extension_says_the_format(made: Path, tmp_path: Path) -> None:
     assert "to the server" in (tmp_path / "out.txt").read_text()
     wirelag("rtt", made / "one.pcap", "--format", "table", "-o", tmp_path / "out.json")
     assert "to the server" in (tmp_path / "out.json").read_text()
+    wirelag("rtt", made / "one.pcap", "--format", "json", "-o", tmp_path / "out.xml")
+    assert json.loads((tmp_path / "out.xml").read_text())["command"] == "rtt"
+    for name in ("out", "out.2026-11-17", "out.log"):
+        wirelag("rtt", made / "one.pcap", "-o", tmp_path / name)
+        assert "to the server" in (tmp_path / name).read_text()
 
 
 def test_a_terminal_that_is_not_utf_8_gets_a_table(made: Path) -> None:
@@ -342,6 +347,9 @@ def test_no_file_gets_another_format_than_its_name_says(made: Path, tmp_path: Pa
     assert said.endswith("s.json: its name must end in .csv or .parquet, which is its format\n")
     said = wirelag("rtt", made / "one.pcap", "-o", tmp_path / "r.json.gz", code=2).stderr
     assert "nothing is written compressed; leave .gz out" in said
+    for name in ("r.xml", "r.yaml", "r.jsn"):
+        said = wirelag("rtt", made / "one.pcap", "-o", tmp_path / name, code=2).stderr
+        assert f"{name}: .{name[2:]} is not a known format; name the file .json, .jsonl, .csv, .parquet, .txt" in said
     assert not list(tmp_path.iterdir())
 
 

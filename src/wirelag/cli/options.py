@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 from wirelag.cli.parser import Argument, Option, UsageError
 from wirelag.errors import WirelagError, need_polars
 from wirelag.measure.groups import FIGURES
-from wirelag.render.output import BINARY, WRITERS
+from wirelag.render.output import BINARY, WRITERS, form_of
 from wirelag.units import parse_share, parse_speed
 
 FILTERS = "Packets"
@@ -174,12 +174,10 @@ def check_outputs(
     before this check. Two paths to one file are the same file, however they are spelled.
     """
     target = outputs.get("-o")
-    suffix = os.path.splitext(target)[1][1:].lower() if isinstance(target, str) else ""
-    if form is None and suffix in ("html", "htm"):
-        raise UsageError(f"a page is written with --html {target}", option="-o")
-    if form is None and suffix in ("gz", "zst", "xz", "bz2"):
-        raise UsageError(f"{target}: nothing is written compressed; leave .{suffix} out", option="-o")
-    form = form or (suffix if suffix in forms else "table")
+    try:
+        form = form or form_of(target if isinstance(target, str) else "", forms)
+    except ValueError as error:
+        raise UsageError(str(error), option="-o") from None
     one_of(form, forms, "--format")
     if form in BINARY and outputs.get("-o") is None:
         raise WirelagError("cannot print Parquet on a terminal: name a file with -o")

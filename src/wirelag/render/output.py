@@ -78,6 +78,26 @@ WRITERS: Final[dict[str, Callable[[Result, IO[Any]], None]]] = {
 }
 """Each format, and what writes a result in it: a new one is a function and a line here."""
 BINARY: Final = ("parquet",)
+TABLES: Final = ("txt", "log")  # extensions of tables
+
+
+def form_of(path: str, forms: Sequence[str]) -> str:
+    """The format that a file's extension says, a table without one; a ValueError if it says one that is not written.
+
+    >>> form_of("out.json", ("table", "json")), form_of("out", ("table",)), form_of("out.2026-11-17", ("table",))
+    ('json', 'table', 'table')
+    """
+    suffix = os.path.splitext(path)[1][1:].lower()
+    if suffix in ("html", "htm"):
+        raise ValueError(f"a page is written with --html {path}")
+    if suffix in ("gz", "zst", "xz", "bz2"):
+        raise ValueError(f"{path}: nothing is written compressed; leave .{suffix} out")
+    if suffix in forms or suffix in TABLES or not suffix[:1].isalpha():  # a date is no format
+        return suffix if suffix in forms else "table"
+    known = ", ".join(f".{name}" for name in (*(name for name in forms if name != "table"), *TABLES))
+    raise ValueError(f"{path}: .{suffix} is not a known format; name the file {known}, or choose with --format")
+
+
 PARTIAL_LINE: Final = "partial: stopped before the end of the input"
 NARROWEST: Final = 60  # columns that a table needs
 
