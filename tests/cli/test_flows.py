@@ -157,6 +157,24 @@ def test_drain_and_fallback(queue: Queue) -> None:
     assert queue.error(wrong) < 0.2
 
 
+def test_what_fell_back_to_linear_is_called_linear_and_is_no_surer(shared_data: Path) -> None:
+    """It said "method busy", with the intervals of busy: a wrong rate made them ten times as narrow."""
+    folder = shared_data / "twopoint/mptcpanalyzer-0.3.2"
+    pair = folder / "node1filtered.pcapng.gz", "--upstream", folder / "node0filtered.pcapng.gz"
+    linear = answer(*pair, "--method", "linear")
+    for words in ((), ("--drain", "200Gbps")):
+        found = answer(*pair, *words)
+        assert found["method"] == "linear"
+        assert found["fallback"]
+        assert found["mean"] == pytest.approx(linear["mean"], rel=1e-6)
+        assert found["ci95"]["mean"][0] <= linear["ci95"]["mean"][0]
+        assert found["ci95"]["mean"][1] >= linear["ci95"]["mean"][1]
+        said = wirelag("flows", *pair, *words)
+        assert "method linear instead of busy" in said
+        assert "method busy" not in said
+    assert "method linear;" in wirelag("flows", *pair, "--method", "linear")
+
+
 def with_forged(queue: Queue, path: Path, how: str) -> tuple[dict[str, Any], int]:
     """One reference in ten is forged."""
     rng = np.random.default_rng(1)

@@ -174,15 +174,6 @@ def check_outputs(
     before this check. Two paths to one file are the same file, however they are spelled.
     """
     target = outputs.get("-o")
-    try:
-        form = form or form_of(target if isinstance(target, str) else "", forms)
-    except ValueError as error:
-        raise UsageError(str(error), option="-o") from None
-    one_of(form, forms, "--format")
-    if form in BINARY and outputs.get("-o") is None:
-        raise WirelagError("cannot print Parquet on a terminal: name a file with -o")
-    if form in BINARY:
-        need_polars("Parquet")
     read = {file for path in inputs if (file := _file_of(path, 0))}
     written: dict[str | tuple[int, int], str] = {}
     for option, given in outputs.items():
@@ -199,6 +190,15 @@ def check_outputs(
             if file:
                 written[file] = option
             _need_writable(path, option)
+    try:
+        form = form or form_of(target if isinstance(target, str) else "", forms)
+    except ValueError as error:
+        raise UsageError(str(error), option="-o") from None
+    one_of(form, forms, "--format")
+    if form in BINARY and outputs.get("-o") is None:
+        raise WirelagError("cannot print Parquet on a terminal: name a file with -o")
+    if form in BINARY:
+        need_polars("Parquet")
     return form
 
 

@@ -427,7 +427,9 @@ def _notes(flows: Flows) -> list[str]:
     """Notes on what the figures alone would hide."""
     notes, counts = [], flows.counts
     if flows.fallback:
-        notes.append(f"busy fell back to linear: {flows.fallback}" + ("" if flows.drain.bytes_per_s else " (--drain)"))
+        part = "" if flows.used == "linear" else f" for {flows.straight:,} of {flows.settled:,} packets"
+        way_out = "" if flows.drain.bytes_per_s else " (--drain)"
+        notes.append(f"busy fell back to linear{part}: {flows.fallback}{way_out}")
     elif flows.method == "busy" and counts.get("untrusted", 0):
         notes.append(f"{counts['untrusted']:,} packets were timed by linear: the queue was not known yet")
     if counts.get("rejected_time", 0) > counts.get("accepted", 0):
@@ -452,7 +454,8 @@ def _coverage(found: Referred, flows: Flows, report: Report, source: str) -> lis
     refused = _refused_text(flows)
     used = f"{flows.counts.get('accepted', 0):,} references used"
     lines.append(used + (f", not used: {refused}" if refused else ""))
-    parts = [f"method {flows.method}"]
+    instead = " instead of busy" if flows.used != flows.method else ""
+    parts = [f"method {flows.used}{instead}"]
     if flows.drain.bytes_per_s:
         parts.append(f"the queue drains at {format_rate(8 * flows.drain.bytes_per_s)}")
     if flows.base_ns is not None:

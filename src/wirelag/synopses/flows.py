@@ -91,9 +91,9 @@ class Flows:
         return (sum(squares for _, squares in self.errors) / count) ** 0.5 if count else None
 
     def _errors_at(self, queue_ns: Floats) -> Floats:
-        """Mean square errors of packets that waited about as long; of all packets if few did."""
-        if self.error_ns is None:
-            return np.full(len(queue_ns), np.nan)
+        """Mean square errors of packets that waited about as long; of all if few did, or if waits are not known."""
+        if self.error_ns is None or self.fallback:
+            return np.full(len(queue_ns), np.nan if self.error_ns is None else self.error_ns**2)
         known = [squares / n if n >= FEWEST_ERRORS else self.error_ns**2 for n, squares in self.errors]
         _, bits = np.frexp(np.floor(np.clip(np.nan_to_num(queue_ns), 0, 2.0**40)))
         return np.asarray(known)[np.minimum(bits, len(known) - 1)]
@@ -167,7 +167,9 @@ class Flows:
         and packets without a delay, which are assumed to be like the others.
         """
         rest = variances * (1 - timed / np.maximum(packets, 1)) / np.maximum(timed, 1)
-        wrong = SHARES[self.method] * (errors + self.error / max(1.0, self.brackets))
+        straight = min(1.0, self.straight / max(1, self.settled))
+        share = straight * SHARES["linear"] + (1 - straight) * SHARES[self.method]
+        wrong = share * (errors + self.error / max(1.0, self.brackets))
         return np.asarray(1.96 * np.sqrt(wrong + np.maximum(rest, 0)))
 
     def table(self) -> dict[str, Array]:
@@ -208,6 +210,18 @@ class Flows:
         return src, ports >> 32, dst, ports >> 16 & 0xFFFF, ports & 0xFF
 
     @property
+    def straight(self) -> int:
+        """Packets, of all flows, that `linear` timed although `busy` was asked for."""
+        if self.method != "busy":
+            return 0
+        return self.counts.get("untrusted", 0) if self.drain.bytes_per_s else self.settled
+
+    @property
+    def used(self) -> str:
+        """The method that timed the packets: `linear` if it timed all of them."""
+        return "linear" if self.settled and self.straight >= self.settled else self.method
+
+    @property
     def fallback(self) -> str | None:
         """Why `busy` falls back to `linear`, if it does."""
         if self.method != "busy" or self.trusted:
@@ -242,7 +256,7 @@ class Flows:
             ci95=ci95,
             reason=None if self.timed else "no packet came between two references",
             details={
-                "method": self.method,
+                "method": self.used,
                 "fallback": self.fallback,
                 "coverage": self.timed / regular if regular else None,
                 "references": {"accepted": accepted, "rejected": rejected},
