@@ -259,12 +259,31 @@ def test_known_clocks() -> None:
 
 def test_explicit_direction() -> None:
     up, down = conversation(0)
-    alignment = align(see([up]), see([down]), names=NAMES, direction=Direction.parse("192.0.2.0/24>"))
+    wrong = Direction.parse("192.0.2.0/24>")
+    with pytest.raises(WirelagError, match=r"2,000 of 2,000 common packets that --direction names travel from B to A"):
+        align(see([up]), see([down]), names=NAMES, direction=wrong)
+    alignment = align(see([up]), see([down]), names=NAMES, direction=wrong, clock="none")
     assert set(alignment.select("upstream", up).src[:, 1].tolist()) == {SERVER}
     assert alignment.clock.method == "none"
-    assert alignment.notes == ["2,000 of 2,000 common packets were seen in B before A: negative delays"]
+    said = "2,000 of 2,000 common packets were seen in B before A: negative delays; is --direction right?"
+    assert alignment.notes == [said]
     with pytest.raises(WirelagError, match="nothing that A and B have in common travels"):
         align(see([up]), see([down]), names=NAMES, direction=Direction.parse("10.9.9.9>"))
+
+
+@pytest.mark.parametrize("offset_ns", [0, 40 * 10**6, -40 * 10**6, 2000 * 10**9])
+def test_a_needless_direction_changes_nothing_and_a_wrong_one_is_refused(offset_ns: int) -> None:
+    """Packets of both directions were taken for one, and the clock "corrected" by their delays."""
+    up, down = conversation(offset_ns)
+    found = align(see([up]), see([down]), names=NAMES)
+    for needless in ("10.0.0.0/8>192.0.2.0/24", "0.0.0.0/0>", "0.0.0.0/0>0.0.0.0/0", "10.0.0.0/8,192.0.2.0/24>"):
+        given = align(see([up]), see([down]), names=NAMES, direction=Direction.parse(needless))
+        assert given.clock == found.clock
+        assert given.common_packets == found.common_packets
+        for point, batch in (("upstream", up), ("downstream", down)):
+            assert (given.select(point, batch).time_ns == found.select(point, batch).time_ns).all()  # type: ignore[arg-type]
+    with pytest.raises(WirelagError, match="leave --direction out, or swap"):
+        align(see([up]), see([down]), names=NAMES, direction=Direction.parse("192.0.2.0/24>10.0.0.0/8"))
 
 
 def test_notations_of_directions() -> None:

@@ -442,7 +442,8 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
         result.extra |= {"segment": settings.segment, "floor": floor_of(measured.whole)}
     result.counts = {"packets": measured.packets, **{f"skipped: {why}": n for why, n in measured.skipped.items()}}
     result.counts |= {f"left out: {why}": n for why, n in measured.left_out.items()}
-    result.notes = [_coverage(measured), clock_text(measured.clock)]
+    as_is = settings.relation == "none"
+    result.notes = [_coverage(measured), "clock: times as they are" if as_is else clock_text(measured.clock)]
     result.ask(settings.questions, measured.whole, classes)
     held = sum(part.report.details["sent"] for part in result.groups if part.key == OTHER)
     sent, memory = result.report.details["sent"], settings.groups.memory

@@ -21,6 +21,7 @@ from wirelag.twopoint.direction import (
     Common,
     Course,
     Sides,
+    against,
     clock_behind,
     courses_at,
     courses_below,
@@ -42,6 +43,7 @@ LARGEST_FRAME: Final = 1500  # a larger payload did not cross an ordinary link i
 
 MARGIN_NS: Final = 10_000_000
 EARLY_SHARE: Final = 0.01  # share of common packets below which negative delays are wrong pairs
+AGAINST: Final = 0.1  # share of common packets that makes a direction wrong
 FAR_OFF_NS: Final = 600 * 10**9  # distance from the other times: beyond it a time is damaged
 _NOTHING: Final = (np.empty(0, np.int64), np.empty(0, np.int64))
 _SHOWN: Final = 4_000  # common packets of a direction, for a plot
@@ -163,6 +165,7 @@ def align(
         np.searchsorted(up.pairs.keys, up.keys[rows_up]),
         np.zeros(len(up.pairs), np.uint8),
         np.zeros(len(up.pairs), np.bool_),
+        np.zeros(len(up.pairs)),
     )
     if not direction and not found.difference_ns.any():
         raise WirelagError(
@@ -181,6 +184,12 @@ def align(
         raise WirelagError(
             f"nothing that {names[0]} and {names[1]} have in common travels from the first to the second"
             + (": check --direction, or swap the captures" if direction else ": swap the captures")
+        )
+    wrong, every = against(found) if direction and clock == "auto" else 0, int(np.count_nonzero(forward))
+    if wrong > AGAINST * every:
+        raise WirelagError(
+            f"{wrong:,} of {every:,} common packets that --direction names travel from {names[1]} to {names[0]}, as"
+            " those that come back show: leave --direction out, or swap the captures"
         )
     related = Clock() if clock == "none" else _fit(up, down, found) if clock == "auto" else Clock.given(clock)
     notes = list(related.notes)
@@ -206,6 +215,7 @@ def align(
     if early and (direction or early > 1e-3 * count):
         notes.append(
             f"{early:,} of {count:,} common packets were seen in {names[1]} before {names[0]}: negative delays"
+            + ("; is --direction right?" if direction and 2 * early > count else "")
         )
     notes += _span_notes(alignment, (up, down), names, scale)
     notes += _offload_notes(alignment, (up, down), (rows_up, rows_down), names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,11 @@ from wirelag.twopoint.sketch import AddressPairs, Ints, Sighting, Words
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
+Courses = npt.NDArray[np.uint8]
 
 FORWARD, BACKWARD, ELSEWHERE = np.uint8(1), np.uint8(2), np.uint8(3)
+FEWEST_TURNS: Final = 5  # successive packets in opposite directions that can contradict a direction that was given
+CLEARLY: Final = 0.5  # share of turns, less the share of the others, that contradicts it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,10 @@ class Course:
         new = np.flatnonzero(courses == 0)
         if len(new):  # pairs that were not kept
             source, destination = packets.src[new], packets.dst[new]
+            tendency = self.sides.side(address_keys(source)) - self.sides.side(address_keys(destination))
+            courses[new] = _by_side(tendency, ELSEWHERE)
             if direction:
-                courses[new] = np.where(direction.matches(source, destination), FORWARD, ELSEWHERE)
-            else:
-                tendency = self.sides.side(address_keys(source)) - self.sides.side(address_keys(destination))
-                courses[new] = _by_side(tendency, ELSEWHERE)
+                courses[new] = _as_given(direction, source, destination, courses[new])
         return courses
 
 
@@ -77,6 +80,13 @@ def signs(courses: npt.NDArray[np.uint8]) -> Floats:
 
 def _by_side(tendency: Floats, unknown: np.uint8) -> npt.NDArray[np.uint8]:
     return np.where(tendency > 0, FORWARD, np.where(tendency < 0, BACKWARD, unknown))
+
+
+def _as_given(direction: Direction, source: Words, destination: Words, found: Courses) -> Courses:
+    """The course that a direction says; where it matches both ways, it says nothing, and what was found stays."""
+    onward, back = direction.matches(source, destination), direction.matches(destination, source)
+    given = np.where(onward, FORWARD, np.where(back, BACKWARD, ELSEWHERE))
+    return np.where(onward & back, found, given).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +100,22 @@ class Common:
     pair: Ints  # row of upstream's pairs
     courses: npt.NDArray[np.uint8]  # course of upstream's pairs; 0 if no packet is common
     talking: Bools  # pairs of conversations common in both directions
+    turned: Floats  # share of their turns that say down less that says up; 0 with few
 
 
 def find_courses(found: Common, pairs: AddressPairs, times_ns: Ints, direction: Direction | None) -> None:
     """The direction of the common packets of each address pair; `times_ns` are the packets' times upstream.
 
-    A ValueError if all seem to travel from downstream to upstream, and a clock does not clearly explain it.
+    A `direction` decides, except for pairs that it matches both ways. Without one, a ValueError if all seem to travel
+    from downstream to upstream, and a clock does not clearly explain it.
     """
     order = np.lexsort((found.difference_ns, found.pair))
     used, starts, counts = np.unique(found.pair[order], return_index=True, return_counts=True)
-    if direction:
-        addresses = pairs.addresses[used]
-        onward = direction.matches(addresses[:, :2], addresses[:, 2:])
-        back = direction.matches(addresses[:, 2:], addresses[:, :2])
-        found.courses[used] = np.where(onward, FORWARD, np.where(back, BACKWARD, ELSEWHERE))
-        found.talking[used] = onward | back
-        return
     sources, destinations = (ends[used] for ends in pairs.ends)
     reverse = pair_keys(destinations, sources)
     place = np.minimum(np.searchsorted(pairs.keys[used], reverse), len(used) - 1)
     place = np.where(pairs.keys[used[place]] == reverse, place, -1)
-    votes, offset_times, offsets = _turns(found, used, place, times_ns)
+    votes, found.turned[used], offset_times, offsets = _turns(found, used, place, times_ns)
     talking = votes != 0
     sides = Sides.of(sources, destinations, votes)
     middles = order[starts + counts // 2]
@@ -120,7 +125,11 @@ def find_courses(found: Common, pairs: AddressPairs, times_ns: Ints, direction: 
     tendency = np.where(unknown, np.where(found.difference_ns[middles] >= offset, 1, -1), tendency)
     # If both addresses have a side, all their conversations together are more reliable than one.
     courses = _by_side(np.where(talking & (np.abs(tendency) < 2), votes, tendency), ELSEWHERE)
-    if not (courses == FORWARD).any():
+    if direction:
+        source, destination = pairs.addresses[used, :2], pairs.addresses[used, 2:]
+        courses = _as_given(direction, source, destination, courses)
+        talking |= courses != ELSEWHERE
+    elif not (courses == FORWARD).any():
         if not clock_behind(found.difference_ns):
             raise ValueError("all packets are seen downstream first")
         courses[:] = FORWARD
@@ -128,8 +137,17 @@ def find_courses(found: Common, pairs: AddressPairs, times_ns: Ints, direction: 
     found.talking[used] = talking
 
 
-def _turns(found: Common, used: Ints, place: Ints, times_ns: Ints) -> tuple[Floats, Floats, Floats]:
-    """How clearly each pair travels down (positive) or up, and the clocks' offset at some times.
+def against(found: Common) -> int:
+    """Common packets that travel forward, as a direction says, and against what both directions show.
+
+    Law: whatever the clocks, the way down and the way back together take no less than nothing.
+    """
+    wrong = (found.courses == FORWARD) & (found.turned < -CLEARLY)
+    return int(np.count_nonzero(wrong[found.pair]))
+
+
+def _turns(found: Common, used: Ints, place: Ints, times_ns: Ints) -> tuple[Floats, Floats, Floats, Floats]:
+    """How clearly each pair travels down (positive) or up, in which share of turns, and the clocks' offset over time.
 
     In a conversation common in both directions, the larger time difference is the way down, whatever the clocks.
     Compared are successive packets in opposite directions; the closer they are, the more they count, because clocks
@@ -145,12 +163,15 @@ def _turns(found: Common, used: Ints, place: Ints, times_ns: Ints) -> tuple[Floa
     )
     first, second = first[turn], second[turn]
     if not len(first):
-        return np.zeros(len(used)), np.empty(0), np.empty(0)
+        return np.zeros(len(used)), np.zeros(len(used)), np.empty(0), np.empty(0)
     gap = np.abs(times_ns[second] - times_ns[first]) / 1e9
     gain = np.sign(found.difference_ns[first] - found.difference_ns[second]) * onward[first] / (1 + gap)
-    votes = np.bincount(conversation[first], gain, len(used)).astype(np.float64)
-    votes = np.where(place >= 0, votes[np.minimum(place, np.arange(len(used)))], 0.0)
-    votes = np.where(place < np.arange(len(used)), -votes, votes)
+    sums = np.bincount(conversation[first], gain, len(used)).astype(np.float64)
+    turns = np.bincount(conversation[first], minlength=len(used))
+    shares = sums / np.maximum(np.bincount(conversation[first], 1 / (1 + gap), len(used)), 1e-9)
+    shares = np.where(turns >= FEWEST_TURNS, shares, 0.0)
+    way = np.where(place >= 0, np.where(place < np.arange(len(used)), -1.0, 1.0), 0.0)
+    votes, shares = (way * each[np.minimum(place, np.arange(len(used)))] for each in (sums, shares))
     # Half of the sum is the offset, if delays are equal in both directions.
     order = np.argsort(times_ns[first], kind="stable")
     times = (times_ns[first] - times_ns.min())[order].astype(np.float64)
@@ -160,7 +181,7 @@ def _turns(found: Common, used: Ints, place: Ints, times_ns: Ints) -> tuple[Floa
         (np.median(t), np.median(h))
         for t, h in zip(np.array_split(times, parts), np.array_split(halves, parts), strict=True)
     ]
-    return votes, np.array([t for t, _ in medians]), np.array([h for _, h in medians])
+    return votes, shares, np.array([t for t, _ in medians]), np.array([h for _, h in medians])
 
 
 def clock_behind(difference_ns: Ints) -> bool:
@@ -204,14 +225,11 @@ def courses_at(
     source, destination = pairs.ends
     seen_there = np.isin(pairs.keys, others.keys) | (pairs.keys >= np.uint64(2**64 // others.scale - 1))
     side, other_side = sides.side(source), sides.side(destination)
+    guess = _by_side(side - other_side, ELSEWHERE if (known == BACKWARD).any() else FORWARD)
+    crosses = (side > 0) & (other_side < 0)
     if direction:
-        onward = direction.matches(pairs.addresses[:, :2], pairs.addresses[:, 2:])
-        back = direction.matches(pairs.addresses[:, 2:], pairs.addresses[:, :2])
-        guess = np.where(onward, FORWARD, np.where(back, BACKWARD, ELSEWHERE))
-        crosses = onward
-    else:
-        guess = _by_side(side - other_side, ELSEWHERE if (known == BACKWARD).any() else FORWARD)
-        crosses = (side > 0) & (other_side < 0)
+        guess = _as_given(direction, pairs.addresses[:, :2], pairs.addresses[:, 2:], guess)
+        crosses |= direction.matches(pairs.addresses[:, :2], pairs.addresses[:, 2:])
     # Between hosts whose other packets get through, all packets may be lost: an outage. Others never pass the other
     # point.
     elsewhere = (guess == FORWARD) & ~seen_there & (not nat)
