@@ -183,7 +183,8 @@ def test_groups_without_an_answer_are_counted(shared_data: Path) -> None:
     """Before, an agreement "held" while most flows had no answer, and nothing said so."""
     (path,) = (shared_data / "wild").glob("*netflix.pcap.gz")
     words = ("response", path, "--filter", "src host 192.168.1.7", "--by", "flow", "--sla", "mean<200ms")
-    assert re.search(r"mean<200ms: cannot say for \d+ of \d+ groups", wirelag(*words, code=None).stdout)
+    said = wirelag(*words, code=None).stdout
+    assert re.search(r"^mean<200ms: .*cannot say for \d+ of \d+ groups", said, re.MULTILINE)
 
 
 def test_groups_are_in_the_order_that_was_asked_for(made: Path) -> None:
@@ -338,8 +339,11 @@ def test_what_became_of_requests_that_were_sent_again(shared_data: Path) -> None
 
 
 def test_rows_without_an_interval_are_counted_as_they_are_shown(shared_data: Path) -> None:
+    """ "1 of 8 rows" did not tell that the leg asked about has an interval in each."""
     said = wirelag("rtt", shared_data / "rtt/nfstream/skype.pcap.gz", "--by", "server", "--top", "6").stdout
-    assert "10 of 12 rows have no 95% interval" in said
+    assert "the mean has no 95% interval in 6 of 6 rows to the server and in 4 of 6 rows to the client: too few" in said
+    rows = re.findall(r"to the (server|client) +\d.*", said.split("by server, ")[1].split("and 43 more")[0])
+    assert [rows.count(leg) for leg in ("server", "client")] == [6, 6]
 
 
 def test_no_file_gets_another_format_than_its_name_says(made: Path, tmp_path: Path) -> None:
@@ -358,3 +362,16 @@ def test_different_legs_are_not_compared(made: Path, tmp_path: Path) -> None:
         wirelag("rtt", made / "one.pcap", "--leg", leg, "-o", tmp_path / f"{leg}.json")
     said = wirelag("compare", tmp_path / "server.json", tmp_path / "client.json", code=2).stderr
     assert "one is of the leg server, the other of client; make both with the same --leg" in said
+
+
+def test_an_agreement_has_one_verdict_which_comes_first(shared_data: Path) -> None:
+    """It said "holds" of all delays, and two lines below "does not hold for 9 of 53 groups"."""
+    capture = shared_data / "rtt/redart/long_cap_2.pcap.gz"
+    said = wirelag("rtt", capture, "--by", "server", "--sla", "p50<100ms", code=3).stdout
+    (line,) = [line for line in said.splitlines() if line.startswith("p50<100ms: ")]
+    assert re.match(r"p50<100ms: does not hold for 9 of 53 groups: [\d.]+ \(202 ms\), .*; all together: holds; ", line)
+    responses = wirelag("response", capture, "--sla", "mean<2s", code=0).stdout  # groups are shown, but not asked for
+    (line,) = [line for line in responses.splitlines() if line.startswith("mean<2s: ")]
+    assert re.search(r"^mean<2s: holds, .* beside the verdict \(without --by\): does not hold for \d+ of \d+ ", line)
+    asked = wirelag("response", capture, "--sla", "mean<2s", "--by", "server", code=3).stdout
+    assert re.search(r"^mean<2s: does not hold for \d+ of \d+ groups: [\d.]+:443 \(", asked, re.MULTILINE)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -350,6 +351,18 @@ def test_formats(queue: Queue, clean: dict[str, Any], tmp_path: Path) -> None:
 def test_agreements(queue: Queue) -> None:
     assert answer(queue.behind, "--sla", "mean<1ns", code=3)["sla"][0]["holds"] is False
     assert "holds" in wirelag("flows", queue.behind, "--sla", "mean<1s")
+    whole = answer(queue.behind)["mean"] * 1.05
+    for by in ("flow", "server"):
+        words = (queue.behind, "--by", by, "--sla", f"mean<{whole * 1e9:.0f}ns")
+        found = answer(*words, code=3)
+        (verdict,) = found["sla"]
+        slow = [row for row in found["flows" if by == "flow" else "groups"] if (row["mean"] or 0) >= whole]
+        assert verdict["holds"]
+        assert verdict["groups"]["failing"] == len(slow) > 0
+        line = next(line for line in wirelag("flows", *words, code=3).splitlines() if line.startswith("mean<"))
+        assert re.search(r"does not hold for [\d,]+ of [\d,]+ groups: .*; all together: holds, it is ", line)
+        assert line.split("groups: ")[1].startswith(f"{slow[0]['key']} (")
+    wirelag("flows", queue.behind, "--sla", f"mean<{whole * 1e9:.0f}ns")  # of all flows together
     assert "only the mean" in wirelag("flows", queue.behind, "--sla", "p99<1s", code=2)
 
 

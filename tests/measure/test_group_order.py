@@ -83,16 +83,20 @@ def test_groups_that_break_an_agreement(complete: bool) -> None:
     assert groups.complete == complete
     texts = ("p99<9ms", "client.mean<=3ms", "server.above(5ms)<30%", "min<1h", "both.p50<5ms")
     slas = [Sla.parse(text) for text in texts]
-    places, _ = order(groups, "server", "mean", connections)
-    found = failing(groups, slas, places, connections)
+    found = failing(groups, slas, connections)
 
-    def breaks(sla: Sla, place: int) -> bool:
-        if sla.leg == "both":
-            return sla.holds(connections.distribution(groups.group(place).tag)) is False
-        each = zip(LEGS, groups.delays(place), strict=True)
-        return any(sla.holds(one) is False for leg, one in each if sla.leg in (None, leg))
+    def broken(sla: Sla, place: int) -> list[tuple[float, int]]:
+        """The values that break it, and how many samples have them."""
+        each = dict(zip(LEGS, groups.delays(place), strict=True))
+        each["both"] = connections.distribution(groups.group(place).tag)
+        wrong = [one for leg, one in each.items() if sla.asks(leg) and sla.holds(one) is False]
+        return [(sla.value(one) or 0.0, one.samples) for one in wrong]
 
-    plain = {sla.text: [place for place in places.tolist() if breaks(sla, place)] for sla in slas}
-    assert {text: some.tolist() for text, some in found.items()} == {text: some for text, some in plain.items() if some}
+    for sla in slas:
+        worst = {place: max(some) for place in groups.places().tolist() if (some := broken(sla, place))}
+        places, values = found.get(sla.text, ((), ()))
+        assert dict(zip(places, values, strict=True)) == pytest.approx({place: one[0] for place, one in worst.items()})
+        order_of = [(worst[place][1] < 6, -worst[place][0]) for place in map(int, places) if place]
+        assert order_of == sorted(order_of)
     assert len(found) == 4
-    assert any(some[-1] == 0 for some in plain.values() if some) != complete
+    assert any(0 in some for some, _ in found.values()) != complete

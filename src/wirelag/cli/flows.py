@@ -80,13 +80,13 @@ def flows(
     ] = 1.0,
     interval: Interval = None,
     by: Annotated[
-        str,
+        str | None,
         Option(
             metavar="|".join(GROUPS),
-            help="List flows, or groups of them; a packet's source is the client.",
+            help="List flows (default), or groups of them; a packet's source is the client.",
             panel=ANSWER,
         ),
-    ] = "flow",
+    ] = None,
     most_flows: Annotated[
         int, Option(metavar="N", help="Lines in the table; files have all flows.", panel=ANSWER)
     ] = 20,

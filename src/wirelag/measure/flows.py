@@ -17,7 +17,7 @@ from wirelag.measure.groups import OTHER, Groups, other_note
 from wirelag.measure.hints import hint
 from wirelag.measure.oneway import direction_of
 from wirelag.measure.points import Progress, ReadOptions, points_of
-from wirelag.measure.questions import Questions
+from wirelag.measure.questions import Broken, Questions, failing_groups, with_groups
 from wirelag.measure.result import Result
 from wirelag.stats.ranking import FEWEST, Few
 from wirelag.units import (
@@ -78,6 +78,7 @@ class FlowsSettings:
     groups: Groups = field(default_factory=lambda: Groups("flow", GROUPS))
     most_flows: int = 20  # lines of the table
     questions: Questions = field(default_factory=Questions)
+    each_group: bool = False  # whether agreements must hold for each flow or group
 
     def __post_init__(self) -> None:
         one_of(self.reference, SOURCES, "reference")
@@ -190,11 +191,24 @@ class FlowsResult(Result):
     @property
     def verdicts(self) -> list[str]:
         """Whether service-level agreements hold, in words."""
-        return self.settings.questions.sentences(self._mean)
+        return with_groups(self.settings.questions.sentences(self._mean), self.broken)
+
+    @cached_property
+    def broken(self) -> dict[str, Broken]:
+        """How flows or groups meet agreements, where these are about each."""
+        from wirelag.stats.sla import Mean
+
+        asked = self.settings.questions
+        if not asked.slas or not self.settings.each_group:
+            return {}
+        rows = self.flows() if self.by == "flow" else iter(self.groups)
+        means = ((row, Mean(None if row.mean is None else row.mean * 1e9)) for row in rows)
+        return failing_groups((row.key, asked.of(mean), row.timed) for row, mean in means)
 
     @property
     def holds(self) -> bool:
-        return self.settings.questions.of(self._mean).hold
+        together = self.settings.questions.of(self._mean).hold
+        return together and not any(groups.failing for groups in self.broken.values())
 
     def to_dict(self) -> dict[str, Any]:
         return self._summary() | {"flows": [row.to_dict() for row in self.flows()]}
@@ -204,7 +218,7 @@ class FlowsResult(Result):
         plain |= {"partial": True} if self.partial else {}
         if self.clock is not None:
             plain["clock"] = self.clock.to_json()
-        plain |= self.settings.questions.of(self._mean).to_dict()
+        plain |= self.settings.questions.of(self._mean).beside(self.broken).to_dict()
         plain["intervals"] = [part.to_json() for part, _ in self.intervals]
         plain["groups"] = [row.to_dict() for row in self.groups]
         return plain
@@ -258,7 +272,7 @@ def flows(
     active: Duration = "30m",
     hold: Share = 1.0,
     interval: Duration | None = None,
-    by: str = "flow",
+    by: str | None = None,
     most_flows: int = 20,
     group_memory: Size = "256MiB",
     ipv4_prefix: int = 24,
@@ -271,6 +285,7 @@ def flows(
 
     `source` was captured behind the queue. References are STAMP packets in it, or, with `upstream`, packets that this
     capture from before the queue also holds. `drain` is the rate of the queue ("2Gbps"); by default it is learned.
+    Flows are listed unless `by` is given; with `by`, agreements must hold for each flow or group.
     """
     from wirelag.stats.queue_drain import parse_drain
 
@@ -287,9 +302,10 @@ def flows(
         hold=share(hold, "hold"),
         direction=direction_of(direction),
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
-        groups=Groups(by, GROUPS, size_bytes(group_memory, "group_memory"), ipv4_prefix, ipv6_prefix),
+        groups=Groups(by or "flow", GROUPS, size_bytes(group_memory, "group_memory"), ipv4_prefix, ipv6_prefix),
         most_flows=most_flows,
         questions=Questions.parse((), sla).need_no_legs(),
+        each_group=by is not None,
     )
     from wirelag.packets.filters import Filter
 

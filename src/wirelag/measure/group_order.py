@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from wirelag.packets.grouping import OTHER
 from wirelag.stats.distributions import Distributions
-from wirelag.stats.ranking import Few, fewest
+from wirelag.stats.ranking import FEWEST, Few, fewest
 from wirelag.stats.sla import Sla
 from wirelag.synopses.connections import Connections
 from wirelag.synopses.group_delays import GroupDelays
@@ -67,20 +67,36 @@ def _both(groups: GroupDelays, connections: Connections) -> tuple[Distributions,
     return whole, np.where(np.append(tags, OTHER)[at] == mine, at, len(tags))
 
 
-def failing(groups: GroupDelays, slas: Sequence[Sla], places: Places, connections: Connections) -> dict[str, Places]:
-    """Which of the groups at these places break an agreement, on its leg or on any, for each that is broken."""
-    came = groups.places()
-    fails = {sla.text: np.zeros(len(came), np.bool_) for sla in slas}
+def failing(groups: GroupDelays, slas: Sequence[Sla], connections: Connections) -> dict[str, tuple[Places, Floats]]:
+    """Which groups break an agreement, on its leg or on any, worst first, with their values (ns, or shares).
+
+    Those with too few samples for a place come last.
+    """
+    came, samples = groups.places(), np.zeros(len(groups.places()))
+    found: dict[str, tuple[Places, Floats]] = {}
     for sla in slas:
+        worst = np.full(len(came), -np.inf)  # of those that break it
         if sla.leg == "both":
             whole, at = _both(groups, connections)
-            fails[sla.text][: len(at)] = np.append(sla.broken_by(whole), False)[at]
+            worst[: len(at)] = np.append(_breaking(sla, whole), -np.inf)[at]
+            samples[: len(at)] = np.append(whole.samples, 0)[at]
             others = [connections.distribution(int(OTHER))]
         else:
             asked = [i for i, leg in enumerate(LEGS) if sla.asks(leg)]
             for some, legs in groups.many():
-                fails[sla.text][some] = np.any([sla.broken_by(legs[i]) for i in asked], axis=0)
+                each = np.array([_breaking(sla, legs[i]) for i in asked])
+                worst[some], at_leg = each.max(axis=0), each.argmax(axis=0)
+                samples[some] = np.choose(at_leg, [legs[i].samples for i in asked])
             others = [groups.delays(0)[i] for i in asked]
         if not groups.complete:
-            fails[sla.text][-1] = any(sla.holds(one) is False for one in others)
-    return {text: places[np.isin(places, came[some])] for text, some in fails.items() if some.any()}
+            worst[-1] = max((sla.value(one) or 0.0 for one in others if sla.holds(one) is False), default=-np.inf)
+        broken = np.flatnonzero(worst > -np.inf)
+        if len(broken):
+            broken = broken[np.lexsort((-worst[broken], samples[broken] < FEWEST))]
+            found[sla.text] = came[broken], worst[broken]
+    return found
+
+
+def _breaking(sla: Sla, delays: Distributions) -> Floats:
+    """The values of those that break an agreement; the others are below any."""
+    return np.where(sla.broken_by(delays), sla.values(delays), -np.inf)

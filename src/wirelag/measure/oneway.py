@@ -72,6 +72,7 @@ class OnewayResult(DelayResult):
 
     command: ClassVar[str] = "oneway"
     measured: MeasuredPair | None = None
+    clock_note: str = ""  # one of the notes
 
     @property
     def clock(self) -> Clock:
@@ -443,7 +444,8 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     result.counts = {"packets": measured.packets, **{f"skipped: {why}": n for why, n in measured.skipped.items()}}
     result.counts |= {f"left out: {why}": n for why, n in measured.left_out.items()}
     as_is = settings.relation == "none"
-    result.notes = [_coverage(measured), "clock: times as they are" if as_is else clock_text(measured.clock)]
+    result.clock_note = "clock: times as they are" if as_is else clock_text(measured.clock)
+    result.notes = [_coverage(measured), result.clock_note]
     result.ask(settings.questions, measured.whole, classes)
     held = sum(part.report.details["sent"] for part in result.groups if part.key == OTHER)
     sent, memory = result.report.details["sent"], settings.groups.memory

@@ -5,11 +5,13 @@ A group without an estimate fails no agreement.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wirelag.errors import SettingError
+from wirelag.stats.ranking import FEWEST
 from wirelag.units import Duration, duration_ns, format_duration
 
 if TYPE_CHECKING:
@@ -121,6 +123,11 @@ class Verdicts:
         """The fields of the questions asked, and no others."""
         return ({"above": self.above} if self.above else {}) | ({"sla": self.sla} if self.sla else {})
 
+    def beside(self, groups: Mapping[str, Broken]) -> Verdicts:
+        """The same, with how many groups break each agreement."""
+        told = [one | (groups[one["question"]].to_dict() if one["question"] in groups else {}) for one in self.sla]
+        return replace(self, sla=told)
+
     @property
     def hold(self) -> bool:
         """Whether every agreement is known to hold."""
@@ -132,32 +139,73 @@ class Verdicts:
         return any(verdict["holds"] is False for verdict in self.sla)
 
 
-def failing_groups(groups: Iterable[tuple[str, Verdicts]]) -> list[str]:
-    """A sentence for each agreement that groups break, or that cannot be judged for some."""
-    broken: dict[str, int] = {}
-    unknown: dict[str, int] = {}
-    named: dict[str, list[str]] = {}
+class Broken(NamedTuple):
+    """How groups meet an agreement: those that break it, those that cannot be judged, and the worst with their values.
+
+    Values are in seconds, or shares.
+    """
+
+    failing: int
+    unknown: int
+    groups: int
+    worst: Sequence[tuple[str, float]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"groups": {"failing": self.failing, "of": self.groups, "worst": [key for key, _ in self.worst]}}
+
+    def names(self, question: str) -> str:
+        """The worst, for a sentence."""
+        from wirelag.stats.sla import Sla
+
+        sla = Sla.parse(question)
+        told = [f"{key} ({sla.text_of(value * (1e9 if sla.limit_ns is None else 1))})" for key, value in self.worst]
+        return ", ".join(told) + (", ..." if self.failing > len(told) else "")
+
+
+def failing_groups(groups: Iterable[tuple[str, Verdicts, int]]) -> dict[str, Broken]:
+    """How groups, each with its verdicts and samples, meet each agreement, if there are several.
+
+    Those with too few samples for a place come last.
+    """
+    broken: dict[str, list[tuple[bool, float, str]]] = {}
+    failing: Counter[str] = Counter()
+    unknown: Counter[str] = Counter()
     count = 0
-    for key, verdicts in groups:
+    for key, verdicts, samples in groups:
         count += 1
         for verdict in verdicts.sla:
-            question = verdict["question"]
-            if verdict["holds"] is None:
-                unknown[question] = unknown.get(question, 0) + 1
-            elif not verdict["holds"]:
-                broken[question] = broken.get(question, 0) + 1
-                if broken[question] <= MOST_NAMED:
-                    named.setdefault(question, []).append(key)
+            question, worst = verdict["question"], broken.setdefault(verdict["question"], [])
+            unknown[question] += verdict["holds"] is None
+            if verdict["holds"] is False:
+                failing[question] += 1
+                worst.append((samples < FEWEST, -verdict["value"], key))
+                worst.sort()
+                del worst[MOST_NAMED:]
     if count < 2:
-        return []
-    found = [broken_text(question, failing, count, named[question]) for question, failing in broken.items()]
-    return found + [f"{question}: cannot say for {n:,} of {count:,} groups" for question, n in unknown.items()]
+        return {}
+    return {
+        question: Broken(failing[question], unknown[question], count, [(key, -value) for _, value, key in worst])
+        for question, worst in broken.items()
+    }
 
 
-def broken_text(question: str, failing: int, count: int, names: Sequence[str]) -> str:
-    """How many groups break an agreement, and the names of the first."""
-    more = ", ..." if failing > MOST_NAMED else ""
-    return f"{question}: does not hold for {failing:,} of {count:,} groups: {', '.join(names[:MOST_NAMED])}{more}"
+def with_groups(sentences: Iterable[str], broken: Mapping[str, Broken], each: bool = True) -> list[str]:
+    """One verdict from each sentence about all delays and from groups: with `each`, no group may break an agreement."""
+    return [_with_groups(line, broken, each) for line in sentences]
+
+
+def _with_groups(line: str, broken: Mapping[str, Broken], each: bool) -> str:
+    question = next((question for question in broken if line.startswith(f"{question}: ")), None)
+    if question is None:
+        return line
+    found, rest = broken[question], line.removeprefix(f"{question}: ")
+    some = f"{found.failing:,} of {found.groups:,} groups: {found.names(question)}"
+    if found.failing and each:
+        line = f"{question}: does not hold for {some}; all together: {rest}"
+    elif found.failing:
+        line += f"; beside the verdict (without --by): does not hold for {some}"
+    return line + (f"; cannot say for {found.unknown:,} of {found.groups:,} groups" if found.unknown else "")
 
 
 def _servers(names: Sequence[str]) -> str:

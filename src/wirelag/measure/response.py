@@ -18,7 +18,7 @@ from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.group_entries import GroupEntries
 from wirelag.measure.groups import Groups, other_note
 from wirelag.measure.hints import in_tunnels
-from wirelag.measure.questions import Questions, failing_groups, named
+from wirelag.measure.questions import Questions, named
 from wirelag.measure.response_entries import GROUP_BYTES, GroupParts, Synopsis, entries_beside, entry_of, over_time
 from wirelag.measure.result import DelayResult, Entry
 from wirelag.measure.slowest import keep_exchanges, slowest_exchanges
@@ -334,11 +334,10 @@ def _ask(result: ResponseResult, questions: Questions) -> None:
         return
     delays, estimated = _asked(result.total), result.total.estimated
     if result.beside is None or estimated is None:
-        result.notes += questions.sentences(delays)
+        result.judge(questions.sentences(delays))
     else:
-        result.notes += questions.sentences_of_both(delays, _asked(estimated), *_servers(result.beside))
+        result.judge(questions.sentences_of_both(delays, _asked(estimated), *_servers(result.beside)))
     if questions.slas:
-        result.notes += failing_groups((entry.key, entry.verdicts) for entry in result.groups)
         exchanges = result.report.details.get("exchanges", 0)
         if exchanges > result.report.samples:
             unjudged = f"{exchanges - result.report.samples:,} of {exchanges:,} exchanges"

@@ -7,6 +7,7 @@ presents them in another form.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError, need_polars
 from wirelag.measure.groups import OTHER, told_apart
-from wirelag.measure.questions import Questions, Verdicts, failing_groups
+from wirelag.measure.questions import Questions, Verdicts, failing_groups, with_groups
 from wirelag.stats.ranking import FEWEST, Few
 from wirelag.units import format_duration, many
 
@@ -248,8 +249,14 @@ class DelayResult(Result):
         asked = {entry.key: entry.delays for entry in self.groups} if of_groups is None else of_groups
         for entry in self.groups:
             entry.verdicts = questions.of(asked[entry.key])
-        self.notes += questions.sentences(delays)
-        self.notes += failing_groups((entry.key, entry.verdicts) for entry in self.groups)
+        self.judge(questions.sentences(delays))
+
+    def judge(self, sentences: Sequence[str]) -> None:
+        """Say the verdicts on all delays and on groups in one sentence each, before anything else."""
+        groups = self.groups if self.total.verdicts.sla else ()
+        broken = failing_groups((entry.key, entry.verdicts, entry.report.samples) for entry in groups)
+        self.total.verdicts = self.total.verdicts.beside(broken)
+        self.notes = with_groups(sentences, broken, self.each) + self.notes
 
     @property
     def holds(self) -> bool:
@@ -281,19 +288,18 @@ class DelayResult(Result):
         if len(lines) == len(whole):
             return [*self._few_notes(), *lines]
         rows = *self.segments, *self.intervals, *self.groups[: self.top]  # of a million groups most are never made
-        each = (one for entry in rows for one in (*entry.legs.values(),) or (entry,))  # as a table shows them
-        others = [one.report for one in each if one.report.samples]
-        without = sum("no_interval" in one.details and "mean" not in one.ci95 for one in others)
+        legs = [entry.legs or {"": entry} for entry in rows]  # as a table shows them
+        others = [(leg, one.report) for each in legs for leg, one in each.items() if one.report.samples]
+        lacking = [leg for leg, one in others if "no_interval" in one.details and "mean" not in one.ci95]
         notes = [*self._few_notes(), *self.rank_notes(), *lines]
-        if any(one.is_open() for one in (*whole.values(), *others)):
+        if any(one.is_open() for one in (*whole.values(), *(one for _, one in others))):
             notes.append(OPEN)
-        if not without:
+        if not lacking:
             return notes
-        return [
-            *notes,
-            f"{without:,} of {len(others):,} rows have no 95% interval: too few delays, or delays that change too "
-            "slowly, to tell how much of a mean is chance",
-        ]
+        count = Counter(leg for leg, _ in others)
+        told = [f"{n:,} of {count[leg]:,} rows{leg and f' to the {leg}'}" for leg, n in Counter(lacking).items()]
+        why = "too few delays, or delays that change too slowly, to tell how much of a mean is chance"
+        return [*notes, f"the mean has no 95% interval in {' and in '.join(told)}: {why}"]
 
     def not_told_apart(self) -> list[str]:
         """Keys of groups shown that 95% intervals do not tell from the next one, by the figure they are in order of."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError
 from wirelag.measure.groups import Groups, other_note
-from wirelag.measure.questions import MOST_NAMED, Questions, broken_text
+from wirelag.measure.questions import MOST_NAMED, Broken, Questions, with_groups
 from wirelag.measure.result import DelayResult, Entry, doubt
 from wirelag.measure.rtt_notes import counts_of, coverage_of, sent_again
 from wirelag.measure.slowest import listed
@@ -139,7 +139,7 @@ class RttResult(DelayResult):
     timeline: Timeline | None = None  # for the page
     coverage: str = ""  # the last note
     asked: tuple[str, ...] = ()  # what was asked of all delays, in words
-    broken: tuple[str, ...] = ()  # agreements that a group breaks
+    broken: dict[str, Broken] = field(default_factory=dict)  # agreements that a group breaks
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each entry and leg."""
@@ -281,8 +281,7 @@ def measure_rtt(
         result = _measured(packets, settings, sinks, progress)
     result.timeline, result.samples, result.slowest = timeline, kept, listed(slowest)
     result.subject, result.warnings = ", ".join(packets.names), list(packets.warnings)
-    result.notes += result.asked
-    result.notes += result.broken
+    result.notes = with_groups(result.asked, result.broken) + result.notes
     again = result.report.details["counts"].get("again", 0) if settings.questions.slas else 0
     result.notes += sent_again(settings.method, settings.retransmitted, again)
     if len(result.total.legs) > 1:
@@ -475,12 +474,13 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
                 f"{delays.floor:,} earlier samples of each are in other (earlier_in_other in JSON)"
             )
     places, result.few = order(delays, result.ranked, result.sort, grouped.connections)
-    broken = failing(delays, grouped.questions.slas, places, grouped.connections)
-    result.broken = tuple(
-        broken_text(question, len(some), len(places), [delays.group(int(place)).key for place in some[:MOST_NAMED]])
-        for question, some in broken.items()
-        if len(places) > 1
-    )
+    slas = {sla.text: 1.0 if sla.limit_ns is not None else 1e9 for sla in grouped.questions.slas}  # ns, or shares
+    for question, (some, values) in failing(delays, grouped.questions.slas, grouped.connections).items():
+        worst = [delays.group(int(place)).key for place in some[:MOST_NAMED]]
+        told = (values[:MOST_NAMED] / slas[question]).tolist()
+        result.broken[question] = Broken(len(some), 0, len(places), list(zip(worst, told, strict=True)))
+    result.broken = result.broken if len(places) > 1 else {}
+    result.total.verdicts = result.total.verdicts.beside(result.broken)
     result.groups = GroupEntries(places, lambda place: grouped.entry(delays.group(place)), grouped.each)
 
 

@@ -37,7 +37,7 @@ def table(result: FlowsResult) -> list[str]:
     if result.count > len(shown):
         what = "flows" if result.by == "flow" else "groups"
         lines.append(f"and {result.count - len(shown):,} more {what} (--most-flows, --format csv)")
-    return lines + result.coverage + result.notes + result.verdicts
+    return lines + result.verdicts + result.coverage + result.notes
 
 
 def order_text(result: FlowsResult) -> str:

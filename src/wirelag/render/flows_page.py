@@ -38,7 +38,7 @@ def page(result: FlowsResult) -> str:
             order=order_text(result),
             refused=result.refused,
             rate=format_rate(8 * rate) if rate else "",
-            notes=result.notes,
+            notes=[*result.verdicts, *result.notes],
             warnings=result.warnings,
             counts=result.counts,
         )

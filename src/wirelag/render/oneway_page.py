@@ -36,7 +36,7 @@ def page(result: OnewayResult) -> str:
             by=result.by,
             order=order_text(result),
             segments=[(leg.key, leg.report) for leg in result.segments],
-            clock=_clock_fit(measured, result.notes[1]),
+            clock=_clock_fit(measured, result.clock_note),
             notes=result.notes,
             warnings=result.warnings,
             counts=result.counts,

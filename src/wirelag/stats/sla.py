@@ -97,6 +97,11 @@ class Sla:
             return delays.share_above(self.limit_ns)
         return getattr(delays, f"{self.name}_ns")
 
+    def values(self, many: Distributions) -> npt.NDArray[np.float64]:
+        """The figure asked about, of many distributions; NaN without samples."""
+        found: npt.NDArray[np.float64] = self._value(many)
+        return found
+
     def holds(self, delays: Delays) -> bool | None:
         """Whether it holds; None without data."""
         value = self.value(delays)
@@ -126,8 +131,10 @@ class Sla:
     def value_text(self, delays: Delays) -> str:
         """The value, for a person, with digits enough to tell it from the bound."""
         value = self.value(delays)
-        if value is None:
-            return "unknown"
+        return "unknown" if value is None else self.text_of(value)
+
+    def text_of(self, value: float) -> str:
+        """A value in ns, or a share, likewise."""
         off = abs(value - self.bound)
         if self.limit_ns is None:
             return format_duration(value, 2 * off or math.inf)
