@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wirelag.measure.questions import named
 from wirelag.units import format_duration, many
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from wirelag.measure.oneway import MeasuredPair
     from wirelag.measure.result import Entry
     from wirelag.synopses.crossing import Crossing
+
+EDGES: Final = "an edge parts copies of a packet, or a late packet from its row"
 
 
 def explanations(measured: MeasuredPair) -> list[str]:
@@ -59,7 +61,7 @@ def used_notes(measured: MeasuredPair, groups: Sequence[Entry]) -> list[str]:
     """
     crossing, received = measured.whole, measured.whole.received
     share, sample = crossing.details.get("share", 1.0), len(crossing.tail)
-    if not crossing.used or share < 1 or (crossing.used >= received and sample >= crossing.used):
+    if not crossing.used or share < 1:
         return []
     said = []
     if crossing.net_loss and crossing.used < received:
@@ -71,8 +73,10 @@ def used_notes(measured: MeasuredPair, groups: Sequence[Entry]) -> list[str]:
     rows = {"rows over time": measured.entries, "groups": groups}
     used = {name: sum(entry.report.samples for entry in each) for name, each in rows.items() if each}
     for name, n in used.items():
-        if crossing.net_loss and n != crossing.used:
+        if n != crossing.used and crossing.net_loss:
             said.append(f"{name} have sums of their own, and together use {many(n, 'packet')}")
+        elif n != crossing.used and name == "rows over time":
+            said.append(f"{name} together time {n:,} packets, the total {crossing.used:,}: {EDGES}")
     return ["; ".join(said)] if said else []
 
 

@@ -298,8 +298,8 @@ class DelayResult(Result):
             return notes
         count = Counter(leg for leg, _ in others)
         told = [f"{n:,} of {count[leg]:,} rows{leg and f' to the {leg}'}" for leg, n in Counter(lacking).items()]
-        why = "too few delays, or delays that change too slowly, to tell how much of a mean is chance"
-        return [*notes, f"the mean has no 95% interval in {' and in '.join(told)}: {why}"]
+        too_few = "too few delays, or delays that change too slowly, to tell how much of a mean is chance"
+        return [*notes, f"the mean has no 95% interval in {' and in '.join(told)}: {too_few}"]
 
     def not_told_apart(self) -> list[str]:
         """Keys of groups shown that 95% intervals do not tell from the next one, by the figure they are in order of."""
