@@ -66,6 +66,7 @@ from wirelag.protocol.session import Rounds
 from wirelag.render.html.frame import asset
 from wirelag.transport import Inbox, loopback
 from wirelag.transport.quotas import Quotas
+from wirelag.transport.runs import Runs
 from wirelag.transport.service_manager import watched
 
 SESSION_S: Final = 12 * 3600.0
@@ -429,14 +430,15 @@ async def _serve(
     if settings.follow is not None and settings.topology is not None:
         following = partial(read_topology, settings.topology)
         following()  # a topology that cannot be read now is a wrong setting; later it is an outage
-    inbox = HttpInbox(senders(settings.tokens), quotas=quotas, admit=desk.admit, refused=desk.refused)
+    runs = Runs()
+    inbox = HttpInbox(senders(settings.tokens), quotas=quotas, runs=runs, admit=desk.admit, refused=desk.refused)
     collector.in_use = partial(_in_use, collector, settings, inbox, visitors)
     inboxes: list[Inbox] = [inbox]
     if settings.nats is not None:
         from wirelag.transport.nats import NatsInbox
 
         name = f"{socket.gethostname()}:{os.path.realpath(settings.store)}"
-        inboxes.append(NatsInbox(settings.nats, name=name, quotas=quotas))
+        inboxes.append(NatsInbox(settings.nats, name=name, quotas=quotas, runs=runs))
     app, api = application(collector, settings, inbox, desk)
     inbox.about = partial(_about, collector)
 
