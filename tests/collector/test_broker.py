@@ -6,6 +6,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import nats
@@ -161,6 +162,34 @@ def test_of_two_agents_with_one_name_the_second_is_refused(tmp_path: Path, broke
         assert len(refused) + left == 7  # what it did not keep is at the broker
         assert "nats of a second agent, dropped" not in running.counted()
     assert running.log.count("two agents are called A at the broker: the one that began later is refused") == 1
+
+
+def test_two_agents_with_one_name_are_found_though_one_uses_the_broker(tmp_path: Path, broker: str) -> None:
+    """Each transport knew only its own agents: results of both were mixed, and nobody was told."""
+    up, down = (replace(agent, point="edge 1") for agent in pair(recent(8, 50, 1), RDA))
+
+    async def work(running: Running) -> list[str]:
+        first, second = sender(Address(running.url), "edge 1"), sender(Address(broker), "edge 1")
+        refused: list[str] = []
+        for number, (one, other) in enumerate(zip(up.messages(0, 8), down.messages(0, 8), strict=True)):
+            await send_patiently(first, encode(one), one.key)
+            try:
+                await second.send(encode(other), other.key)
+            except Declined as error:
+                refused.append(str(error))
+            else:
+                await asyncio.to_thread(until, lambda: heard(running) > 2 * number + 1, "both messages")  # noqa: B023
+        await asyncio.gather(first.close(), second.close())
+        return refused
+
+    def heard(running: Running) -> int:
+        return running.counted().get("synopsis", 0) + running.counted().get("nats of a second agent", 0)
+
+    with Running(tmp_path, "--segment", "edge 1>B", "--nats", broker) as running:
+        refused = asyncio.run(asyncio.wait_for(work(running), PATIENCE_S))
+        assert len(refused) == 6  # the broker took its first two
+        assert running.counted()["synopsis"] == 9
+    assert running.log.count("two agents are called edge 1 at the broker") == 1
 
 
 def test_a_refused_agent_is_heard_once_the_other_is_silent(

@@ -31,17 +31,13 @@ from tests.support.collector_process import (
     surely,
 )
 from tests.support.command import wirelag
-from tests.support.effort import scaled
 from tests.support.places import ROOT
 from tests.support.waiting import PATIENCE_S
-from wirelag.collector.check import HOUR_BYTES, MINUTE_BYTES, SINGLE_BYTES
 from wirelag.collector.listeners import MOST_UNHEARD, Said
 from wirelag.collector.loop import Collector
 from wirelag.collector.openapi import PARAMETERS, document, written
 from wirelag.collector.sqlite import SqliteStore
-from wirelag.collector.store import HOUR_NS, MINUTE_NS, Retention
 from wirelag.estimators.lda import Lda
-from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import decode, encode
 from wirelag.protocol.results import Ends
 from wirelag.protocol.session import Rounds
@@ -386,61 +382,6 @@ def test_a_slow_listener_is_disconnected(tmp_path: Path) -> None:
         await collector.close()
 
     asyncio.run(slow())
-
-
-# ---- long runs ----
-
-
-def fed(folder: Path, intervals: int, each: int = 20) -> tuple[list[int], Collector, SqliteStore]:
-    """Feed two agents' synopses under an injected clock; memory, in pages, is measured ten times."""
-    agents = pair(Travelled.made(1, 100, 11, loss=0.0), Lda(16, (0,), tail=32))
-    first = [agent.messages(0, 1)[0] for agent in agents]
-    now_ns = [EPOCH_NS]
-    store = SqliteStore(str(folder / "store.db"), Retention(single_ns=HOUR_NS, messages_ns=HOUR_NS))
-    collector = Collector(Rounds([Ends("A>B", "A", "B")]), store, lambda: now_ns[0], steady=lambda: now_ns[0])
-    pages = []
-    for start in range(0, intervals, each):
-        batch = []
-        for number in range(start, start + each):
-            interval = Interval(EPOCH_NS + number * SECOND_NS, EPOCH_NS + (number + 1) * SECOND_NS)
-            where = {"start_ns": interval.start_ns, "end_ns": interval.end_ns}
-            batch += [
-                encode(replace(one, interval=interval, records=tuple(record | where for record in one.records)))
-                for one in first
-            ]
-        now_ns[0] = EPOCH_NS + (start + each) * SECOND_NS + 1
-        assert collector._take(batch) is not None
-        assert collector._pass_time() is not None
-        if start % 600 < each:
-            collector.upkeep.prune(collector.clock())
-        if (start // each) % max(1, intervals // each // 10) == 0:
-            pages.append(int(Path("/proc/self/statm").read_text().split()[1]))
-    return pages, collector, store
-
-
-def keeps_its_size(folder: Path, intervals: int) -> None:
-    pages, collector, store = fed(folder, intervals)
-    assert max(pages[3:]) <= 1.1 * pages[2]
-    assert collector.rounds.counted["synopses"] == 2 * intervals
-    minutes = store.rows("A>B", None, MINUTE_NS, (0, 2**62), 10**6)
-    assert sum(row.tally.intervals for row in minutes[1:-1]) == 60 * (len(minutes) - 2)
-    hours = (intervals // 3600 + 1) * HOUR_BYTES
-    budget = 100_000 + 4800 * SINGLE_BYTES + len(minutes) * MINUTE_BYTES + hours
-    print(
-        f"{intervals:,} intervals: memory {[page * 4096 >> 20 for page in pages]} MiB, "
-        f"store {store.used_bytes / 1e6:.1f} MB of {budget / 1e6:.1f} MB"
-    )
-    assert store.used_bytes <= budget
-    store.close()
-
-
-def test_memory_and_store_stay_bounded(tmp_path: Path) -> None:
-    keeps_its_size(tmp_path, scaled(3600))
-
-
-@pytest.mark.acceptance
-def test_a_week_leaves_memory_and_store_bounded(tmp_path: Path) -> None:
-    keeps_its_size(tmp_path, 604_800)
 
 
 # ---- documents ----

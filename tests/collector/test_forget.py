@@ -36,6 +36,16 @@ def delete(running: Running, query: str, token: str = TOKEN) -> int:
             return error.code
 
 
+def allowed(running: Running) -> set[str]:
+    """The methods of this path, as the reply to another one names them."""
+    asked = urllib.request.Request(f"{running.url}/api/v1/agents", b"", {"Authorization": f"Bearer {TOKEN}"})
+    with pytest.raises(HTTPError) as refused:
+        urllib.request.urlopen(asked)
+    with refused.value as answer:
+        assert answer.code == 405
+        return set(answer.headers["Allow"].split(", "))
+
+
 def test_the_api_forgets_an_agent_and_its_series(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(f"{TOKEN}\n")
     path = recent(4, 50, 3)
@@ -47,6 +57,7 @@ def test_the_api_forgets_an_agent_and_its_series(tmp_path: Path) -> None:
         assert delete(running, "point=nobody") == 404
         assert delete(running, "pint=A") == 400
         assert delete(running, "point=A") == 200
+        assert allowed(running) == {"DELETE", "GET", "HEAD"}
         assert points(running) == ["B"]
         text = running.get("/metrics")[1]
         assert 'wirelag_agent_up{point="B"}' in text

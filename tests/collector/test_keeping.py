@@ -22,7 +22,7 @@ from tests.support.stored_results import ALL_TIMES, START_NS, result
 from wirelag.collector.data_time import LEAP_NS, DataTime
 from wirelag.collector.pruning import fair_shares
 from wirelag.collector.sqlite import SqliteStore
-from wirelag.collector.sqlite_file import VERSION
+from wirelag.collector.sqlite_file import VERSION, connected
 from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Retention
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
@@ -280,6 +280,19 @@ def version(path: Path) -> int:
         return int(base.execute("pragma user_version").fetchone()[0])
 
 
+def sealed(path: Path) -> list[tuple[int, int]]:
+    """How many single intervals and messages have a checksum, and how many there are."""
+    with closing(sqlite3.connect(path)) as base:
+        count = "select sum(crc >= 0), count(*) from"
+        return [base.execute(f"{count} {of}").fetchone() for of in ("results where length_ns < 6e10", "messages")]
+
+
+def hasty(path: str) -> sqlite3.Connection:
+    base = connected(path)
+    base.execute("pragma busy_timeout = 0")
+    return base
+
+
 def dump(path: Path) -> list[str]:
     with closing(sqlite3.connect(path)) as base:
         return list(base.iterdump())
@@ -309,7 +322,7 @@ def test_an_older_store_is_copied_and_then_brought_up_to_date(old: Path, lacking
 
 
 def test_a_store_of_the_version_before_gets_checksums(tmp_path: Path) -> None:
-    """What it has is read as it is; what is written from now on is checked."""
+    """What it has is read as it is, and is sealed by the first check; what is written from now on has a checksum."""
     old = as_version(2, tmp_path)
     before, kept = dump(old), waiting(old)
     with closing(SqliteStore(str(old))) as store:
@@ -317,12 +330,43 @@ def test_a_store_of_the_version_before_gets_checksums(tmp_path: Path) -> None:
         assert len(list(store.messages_since(0))) == len(kept) == 7
         put(store, SECOND_NS, 3, SECOND_NS)
         store.put_message("k", "A", START_NS, b"body", START_NS)
+        assert sealed(old) == [(3, 7), (1, 8)]
+        rows = repr(store.rows("A>B", None, SECOND_NS, ALL_TIMES, 9))
         store.check()
+        assert sealed(old) == [(7, 7), (8, 8)]
+        assert repr(store.rows("A>B", None, SECOND_NS, ALL_TIMES, 9)) == rows
+        assert len(list(store.messages_since(0))) == 8
     assert (version(old), version(tmp_path / "store.db.version2")) == (VERSION, 2)
     assert dump(tmp_path / "store.db.version2") == before
-    with closing(sqlite3.connect(old)) as base:
-        assert base.execute("select sum(crc >= 0), count(*) from results where length_ns < 6e10").fetchone() == (3, 7)
-        assert base.execute("select sum(crc >= 0), count(*) from messages").fetchone() == (1, 8)
+
+
+def test_after_the_first_check_a_changed_bit_of_an_older_row_is_seen(tmp_path: Path) -> None:
+    old, told = as_version(2, tmp_path), list[str]()
+    with closing(SqliteStore(str(old))) as store:
+        store.damaged = told.append
+        starts_ns = [row.start_ns for row in store.rows("A>B", None, SECOND_NS, ALL_TIMES, 9)]
+        change = "update results set {} where length_ns < 6e10 and start_ns = ?"
+        store._base.execute(change.format("rank = 99"), (starts_ns[0],))
+        store.check()  # what was impossible before is told, and gets none
+        assert len(told) == 1
+        assert sealed(old) == [(3, 4), (7, 7)]
+        store._base.execute(change.format("received = received + 1"), (starts_ns[3],))
+        store.check()
+        assert len(told) == 2
+        assert [row.start_ns for row in store.rows("A>B", None, SECOND_NS, ALL_TIMES, 9)] == starts_ns[1:3]
+
+
+def test_a_check_that_cannot_write_seals_later(tmp_path: Path) -> None:
+    old = as_version(2, tmp_path)
+    with closing(SqliteStore(str(old))) as store, closing(sqlite3.connect(old, isolation_level=None)) as other:
+        other.execute("begin immediate")  # another writer, for longer than the store waits
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("wirelag.collector.sqlite.connected", hasty)
+            store.check()
+        assert sealed(old) == [(0, 4), (0, 7)]
+        other.execute("rollback")
+        store.check()
+        assert sealed(old) == [(4, 4), (7, 7)]
 
 
 def test_check_reads_only(old: Path) -> None:

@@ -188,8 +188,8 @@ def test_both_survive_repeated_kills(
             tasks.append(asyncio.create_task(taking(inbox, taken, 10**9)))
         for _ in range(5):
             with killable() as process:
+                wanted = outbox.sent + rng.randrange(1, 10)  # now: some are sent while others are put
                 last = await put(outbox, last, 10)
-                wanted = outbox.sent + rng.randrange(1, 10)
                 while outbox.sent < wanted:  # some have arrived, others are in flight
                     await asyncio.sleep(0)
                 process.send_signal(signal.SIGKILL)

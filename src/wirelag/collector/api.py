@@ -50,18 +50,23 @@ class Api:
 
     def routes(self) -> list[BaseRoute]:
         """The routes of the collector's application."""
+        agents = self._checked("/api/v1/agents", self._agents)
+        forgotten = self._checked("DELETE /api/v1/agents", self._forget)
+
+        async def of_agents(request: Request) -> Response:
+            return await (forgotten if request.method == "DELETE" else agents)(request)
+
         return [
             Route("/openapi.json", self._document),
             Route("/metrics", self._metrics),
             Route("/-/healthy", self._healthy),
             Route("/-/ready", self._ready),
-            Route("/api/v1/agents", self._checked("DELETE /api/v1/agents", self._forget), methods=["DELETE"]),
+            Route("/api/v1/agents", of_agents, methods=["GET", "DELETE"]),  # one: `Allow` must name both
             *(
                 Route(f"/api/v1/{name}", self._checked(f"/api/v1/{name}", handler))
                 for name, handler in (
                     ("segments", self._segments),
                     ("reports", self._reports),
-                    ("agents", self._agents),
                     ("status", self._status),
                     ("path", self._path),
                     ("topology", self._network),

@@ -9,13 +9,9 @@ list (CRL), each client's certificate must be one that a current list of its CA 
 
 from __future__ import annotations
 
-import asyncio
 import re
 import ssl
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
-
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from typing import TYPE_CHECKING, Final
 
 from wirelag.errors import WirelagError
 from wirelag.transport import unusable
@@ -72,22 +68,6 @@ def made(settings: Settings) -> ssl.SSLContext:
         context.minimum_version = ssl.TLSVersion.TLSv1_3  # before, sessions are resumed without looking at certificates
         context.num_tickets = 0
     return context
-
-
-class NamedProtocol(H11Protocol):
-    """Adds to each request the points that its connection's certificate names: `state["points"]`, None without one."""
-
-    def __init__(self, *given: Any, met: Callable[[tuple[str, int]], None] | None = None, **named: Any) -> None:
-        """`met` is told the peer of each connection whose handshake is over."""
-        super().__init__(*given, **named)
-        self._met = met
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Note who connects; the handshake is over."""
-        super().connection_made(transport)
-        self.app_state = {**self.app_state, "points": points_of(transport.get_extra_info("ssl_object"))}
-        if self._met is not None and self.client is not None:
-            self._met(self.client)
 
 
 def points_of(line: ssl.SSLObject | None) -> frozenset[str] | None:

@@ -3,7 +3,8 @@
 Laws. A client that sends a whole request and reads the response is left alone, however long the response takes. Until a
 connection has shown a right token it is a stranger's; if strangers have too many, the oldest of the address that has
 most is closed, before TLS and HTTP: so strangers cannot shut out a newcomer. There are always file descriptors left for
-the store. Handshakes that were sent off are closed, and their memory is free, before more connections are taken.
+the store. A stranger has one request: its connection ends with the reply. Handshakes that were sent off are closed, and
+their memory is free, before more connections are taken.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Visitors:
 
     def __init__(self, most: int, of_one: int, of_point: int, counted: Counter[str]) -> None:
         """`most` in all; `of_one`: strangers of one address; `of_point`: connections of one point."""
-        self.most, self._of_one, self._of_point, self._counted = most, of_one, of_point, counted
+        self.most, self._of_one, self._of_point, self.counted = most, of_one, of_point, counted
         self._by_peer: dict[Peer, Visitor] = {}
         self._strangers: dict[str, dict[Visitor, None]] = {}
         self._of: Counter[str] = Counter()
@@ -90,7 +91,7 @@ class Visitors:
             self._send_off(next(iter(mine)))
         elif self.strangers >= self.most // 2 or len(self) >= self.most:
             if not self._strangers:
-                self._counted["connections refused"] += 1
+                self.counted["connections refused"] += 1
                 return False
             most = max(self._strangers, key=lambda address: len(self._strangers[address]))
             self._send_off(next(iter(self._strangers[most])))
@@ -110,6 +111,11 @@ class Visitors:
         self._by_peer[visitor.peer] = visitor
         self._of[point or ""] += 1
         return True
+
+    def is_strange(self, peer: Peer) -> bool:
+        """Whether a connection is open that has not shown a right token."""
+        visitor = self._by_peer.get(peer)
+        return visitor is not None and not visitor.is_known
 
     def met(self, peer: Peer) -> None:
         """Note that TLS, if there is any, has begun."""
@@ -138,7 +144,7 @@ class Visitors:
 
     def _send_off(self, visitor: Visitor) -> None:
         self._forget(visitor)
-        self._counted["strangers sent off"] += 1
+        self.counted["strangers sent off"] += 1
         visitor.is_leaving = not visitor.is_met
         self.leaving += visitor.is_leaving
         with suppress(OSError):

@@ -44,17 +44,19 @@ try:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from wirelag.collector.api import Api, wrong
-    from wirelag.collector.certificates import Encryption, NamedProtocol
+    from wirelag.collector.certificates import Encryption
     from wirelag.collector.connections import Briefly, Door, Visitors, close_idle, read_by_record, room
+    from wirelag.collector.desk import Desk
     from wirelag.collector.following import pointed
     from wirelag.collector.loop import Collector
     from wirelag.collector.metrics import InUse
+    from wirelag.collector.requests import NamedProtocol
     from wirelag.collector.sqlite import SqliteStore
     from wirelag.collector.sqlite_file import passes
     from wirelag.collector.store import StoreUnavailable
     from wirelag.transport.audit import Audit
     from wirelag.transport.http_inbox import HttpInbox
-    from wirelag.transport.notices import Notices, lasting_log
+    from wirelag.transport.notices import lasting_log
 except ImportError:
     raise MissingExtraError("wirelag collect") from None
 
@@ -64,6 +66,7 @@ from wirelag.protocol.session import Rounds
 from wirelag.render.html.frame import asset
 from wirelag.transport import Inbox, loopback
 from wirelag.transport.quotas import Quotas
+from wirelag.transport.runs import Runs
 from wirelag.transport.service_manager import watched
 
 SESSION_S: Final = 12 * 3600.0
@@ -71,7 +74,6 @@ MOST_SESSIONS: Final = 1000
 MOST_LOGIN: Final = 4096  # bytes
 LOGIN_S: Final = 10.0
 COOKIE: Final = "wirelag"
-MOST_HEADERS: Final = 16 << 10  # bytes of a request before its body
 ENDING_S: Final = 3
 MOST_KNOWN: Final = 64  # segments that an agent is told
 AGAIN_S: Final = 2.0  # between two attempts to open the store
@@ -98,10 +100,11 @@ class Guard:
         admit: Callable[[Request, str | None], bool] = lambda request, point: True,
         refused: Callable[[Request, str], None] = lambda request, what: None,
         opened: Callable[[Request, str], None] = lambda request, scope: None,
+        is_strange: Callable[[Request], bool] = lambda request: False,
     ) -> None:
         """`admit` is told of connections with a right token, `refused` of other requests, `opened` of logins."""
         self._app, self._encrypted, self._admit, self._refused = app, encrypted, admit, refused
-        self._opened = opened
+        self._opened, self._is_strange = opened, is_strange
         self._tokens: Tokens | None = None
         self._sessions: dict[str, tuple[float, str]] = {}  # by session: when it expires, and its scope
         self.use(tokens)
@@ -123,6 +126,9 @@ class Guard:
         async def with_headers(message: dict[str, object]) -> None:
             if message["type"] == "http.response.start" and not (agents and message["status"] < 400):  # type: ignore[operator]
                 message["headers"] = [*message.get("headers", ()), *HEADERS]  # type: ignore[misc]
+            if message["type"] == "http.response.start" and self._is_strange(request):  # nothing more is read from it
+                kept = [one for one in message.get("headers", ()) if one[0].lower() != b"connection"]  # type: ignore[attr-defined]
+                message["headers"] = [*kept, (b"connection", b"close")]
             await send(message)
 
         request = Request(scope, receive)
@@ -203,42 +209,8 @@ def application(collector: Collector, settings: Settings, inbox: HttpInbox, desk
     api = Api(collector, topology, settings.slow_ns / 1e9)
     pages = [Route("/", _page), Route("/assets/{name}", _asset)]
     app = Starlette(routes=[*pages, *api.routes(), *inbox.routes()])
-    return Guard(app, settings.tokens, settings.certificate is not None, desk.admit, desk.refused, desk.opened), api
-
-
-class Desk:
-    """What is done about right and wrong tokens: connections are told apart, refusals counted and logged."""
-
-    def __init__(self, visitors: Visitors, counted: Counter[str], notices: Notices, audit: Audit) -> None:
-        self._visitors, self._counted, self._notices, self._audit = visitors, counted, notices, audit
-
-    def opened(self, request: Request, scope: str) -> None:
-        """Note a login at the page."""
-        self._audit.say("login", source=_source(request), scope=scope)
-
-    def admit(self, request: Request, point: str | None) -> bool:
-        """Note a right token; False if its point has too many connections."""
-        peer = request.client
-        return self._visitors.known(None if peer is None else (peer.host, peer.port), point)
-
-    def unmet(self, source: str) -> None:
-        """Count a connection that ended before TLS had begun, where clients must show certificates."""
-        self._counted["refused: no certificate"] += 1
-        self._audit.say("refused", source=source, sent="no certificate that is accepted")
-        self._notices.say("refused certificates", source, f"{source}: refused, it sent no certificate of client_ca")
-
-    def refused(self, request: Request, what: str = "a wrong token") -> None:
-        """Count a refusal; log it with its source, unless no token was given: browsers ask like that at first."""
-        kind = "a token of another scope" if what.startswith("a token of scope") else what
-        self._counted[f"refused: {kind}"] += 1
-        if what != "no token":
-            source = _source(request)
-            self._audit.say("refused", source=source, sent=what)
-            self._notices.say("refused tokens", f"{source} {what}", f"{source}: refused, it sent {what}")
-
-
-def _source(request: Request) -> str:
-    return "unknown" if request.client is None else request.client.host
+    told = desk.admit, desk.refused, desk.opened, desk.is_strange
+    return Guard(app, settings.tokens, settings.certificate is not None, *told), api
 
 
 async def _page(request: Request) -> Response:
@@ -383,12 +355,11 @@ async def _not_yet(scope: Scope, receive: Receive, send: Send) -> None:
     await Response(said, 200 if alive else 503, headers, "text/plain")(scope, receive, send)
 
 
-def _server(app: ASGIApp, context: ssl.SSLContext | None, visitors: Visitors | None = None) -> _Server:
-    protocol: Any = partial(NamedProtocol, met=None if visitors is None else visitors.met)
+def _server(app: ASGIApp, context: ssl.SSLContext | None, visitors: Visitors) -> _Server:
+    protocol: Any = partial(NamedProtocol, visitors=visitors)
     config = uvicorn.Config(
         app, log_level="error", access_log=False, lifespan="off", http=protocol, ws="none", server_header=False,
         date_header=False, timeout_graceful_shutdown=ENDING_S, log_config=None,
-        h11_max_incomplete_event_size=MOST_HEADERS,
     )  # fmt: skip
     config.load()
     config.ssl = context
@@ -459,14 +430,15 @@ async def _serve(
     if settings.follow is not None and settings.topology is not None:
         following = partial(read_topology, settings.topology)
         following()  # a topology that cannot be read now is a wrong setting; later it is an outage
-    inbox = HttpInbox(senders(settings.tokens), quotas=quotas, admit=desk.admit, refused=desk.refused)
+    runs = Runs()
+    inbox = HttpInbox(senders(settings.tokens), quotas=quotas, runs=runs, admit=desk.admit, refused=desk.refused)
     collector.in_use = partial(_in_use, collector, settings, inbox, visitors)
     inboxes: list[Inbox] = [inbox]
     if settings.nats is not None:
         from wirelag.transport.nats import NatsInbox
 
         name = f"{socket.gethostname()}:{os.path.realpath(settings.store)}"
-        inboxes.append(NatsInbox(settings.nats, name=name, quotas=quotas))
+        inboxes.append(NatsInbox(settings.nats, name=name, quotas=quotas, runs=runs))
     app, api = application(collector, settings, inbox, desk)
     inbox.about = partial(_about, collector)
 

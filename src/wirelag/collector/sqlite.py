@@ -26,6 +26,7 @@ from wirelag.collector.sqlite_file import (
     MOMENTS,
     SINGLE,
     TEXTS,
+    UNCHECKED,
     cannot_open,
     connected,
     is_damage,
@@ -99,14 +100,17 @@ class SqliteStore:
                 base.close()
 
     def check(self) -> None:
-        """Raise an error if the file is damaged anywhere; in any thread, not in two."""
+        """Raise an error if the file is damaged anywhere; in any thread, not in two.
+
+        Rows of an older version get their checksums.
+        """
         file = os.stat(self.path).st_ino
         with closing(connected(self.path)) as self._checked:
             if self._pruner.ended:
                 return
             try:
                 check(self._checked)
-                for row in changed_rows(self._checked, self._pause):
+                for row in changed_rows(self._checked, self._pause, self._seal):
                     self._note(row)
             except sqlite3.Error:
                 if self._pruner.ended or os.stat(self.path).st_ino != file:
@@ -119,6 +123,33 @@ class SqliteStore:
         """Leave the processor to others for as long as a step of the check took."""
         if not self._pruner.ended:
             time.sleep(took_s)
+
+    def _seal(self, table: str, rows: list[tuple[Any, ...]]) -> None:
+        """Give rows without a checksum theirs, so that a bit that changes from now on is seen; not if the disk fails.
+
+        Whoever writes such a row meanwhile gives it one.
+        """
+        if table == "results":
+            where, kept = "series = ? and length_ns = ? and start_ns = ?", list[tuple[Any, ...]]()
+            for series, *row, _ in rows:  # one that is impossible was damaged before
+                if self._tally(row, UNCHECKED) is not None:
+                    kept.append((checksum(row), series, *row[2:4]))
+        else:
+            where, kept = "key = ?", [(checksum(row), row[0]) for *row, _ in rows]
+        base = self._checked
+        if base is None or not kept:
+            return
+        with self._turn:
+            try:
+                base.execute("begin immediate")
+                base.executemany(f"update {table} set crc = ? where {where} and crc = {UNCHECKED}", kept)
+                base.execute("commit")
+            except sqlite3.Error as error:
+                if base.in_transaction:
+                    base.execute("rollback")
+                if is_damage(error) or self._pruner.ended:
+                    raise
+                # else the next check tries again
 
     def _note(self, row: str) -> None:
         if row not in self._damaged and len(self._damaged) < MOST_DAMAGED:

@@ -1,8 +1,9 @@
 """Damage of the store's file: what SQLite itself sees, and rows that the disk has changed.
 
 Laws. Results and messages have a CRC-32 of all their values, and a result's also of the names of its segment and class:
-a row of which one bit has changed, here or in the table of names, is told from one that was written. Nothing here
-changes the file. Rows are read a few at a time, so that no reader holds the journal back.
+a row of which one bit has changed, here or in the table of names, is told from one that was written. Rows of older
+versions have none until the first check, which names them (`bare`). Nothing here changes the file. Rows are read a few
+at a time, so that no reader holds the journal back.
 """
 
 from __future__ import annotations
@@ -69,14 +70,22 @@ def check(base: sqlite3.Connection, table: str | None = None) -> None:
         raise error
 
 
-def changed_rows(base: sqlite3.Connection, pause: Callable[[float], None] = lambda took_s: None) -> Iterator[str]:
-    """The rows that the disk has changed, in words; after each step `pause` is told how long it took."""
+def changed_rows(
+    base: sqlite3.Connection,
+    pause: Callable[[float], None] = lambda took_s: None,
+    bare: Callable[[str, list[tuple[Any, ...]]], None] = lambda table, rows: None,
+) -> Iterator[str]:
+    """The rows that the disk has changed, in words; after each step `pause` is told how long it took.
+
+    `bare` is told the rows of a table that have no checksum yet.
+    """
     last: tuple[int, ...] | None = -(1 << 63), 0, 0
     while last is not None:
         began_s, rows = time.monotonic(), base.execute(_RESULTS, (*last, _STEP)).fetchall()
         for _, segment, key, *values, crc in rows:
             if not is_whole((segment, key, *values), crc):
                 yield of_result(segment, values[1])
+        bare("results", [row for row in rows if row[-1] == UNCHECKED])
         keys = [(row[0], *row[3:5]) for row in rows]  # out of order, as `check` sees: it ends here
         last = max((key for key in keys if all(type(one) is int for one in key) and key > last), default=None)
         pause(time.monotonic() - began_s)
@@ -86,6 +95,7 @@ def changed_rows(base: sqlite3.Connection, pause: Callable[[float], None] = lamb
         for *values, crc in rows:
             if not is_whole(values, crc):
                 yield of_message(values[0])
+        bare("messages", [row for row in rows if row[-1] == UNCHECKED])
         after = max((row[0] for row in rows if row[0] > after), default=None)
         pause(time.monotonic() - began_s)
 

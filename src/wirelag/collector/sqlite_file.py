@@ -3,7 +3,7 @@
 Laws. `version_of` reads, and changes nothing. Before an older file is changed it is copied to `FILE.version1` (its
 version); the change is one transaction. A newer file is refused and stays as it is. A damaged file is never deleted: it
 is renamed, and every row that can be read, from both ends of each table, goes into its successor. Results and messages
-carry a checksum (sqlite_check.py); those of version 2 and before have none.
+carry a checksum (sqlite_check.py); those of version 2 and before get theirs from the first check, beside the work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wirelag.errors import WirelagError
 from wirelag.stats.moments import Moments
 
 VERSION: Final = 3  # raised with every change of a table: a program that does not know it must not write
-UNCHECKED: Final = -1  # the checksum of rows that older versions wrote; a row without any is damaged
+UNCHECKED: Final = -1  # the checksum of rows that older versions wrote, until the first check; without any: damaged
 SINGLE: Final = (
     "estimator", "intervals", "missed", "covered_ns", "sent", "received", "loss_sent", "lost", "lost_low", "lost_high",
     "reordered", "duplicated", "unseen_up", "unseen_down", "clock_error_ns", "unsynchronised", "min_ns", "max_ns",

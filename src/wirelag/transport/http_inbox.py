@@ -84,10 +84,14 @@ class HttpInbox:
         most_held: int = 8 * MOST_BYTES,
         patience_s: float = 30.0,
         quotas: Quotas | None = None,
+        runs: Runs | None = None,
         admit: Callable[[Request, str | None], bool] = lambda request, point: True,
         refused: Callable[[Request, str], None] = lambda request, what: None,
     ) -> None:
-        """`admit`: whether the connection of a right token may stay. `refused` is told of wrong tokens, and more."""
+        """`admit`: whether the connection of a right token may stay. `refused` is told of wrong tokens, and more.
+
+        `runs`: shared with other inboxes.
+        """
         self.counts: Counter[str] = Counter()
         self.held = 0  # bytes
         self._held_by: Counter[str] = Counter()  # the same by share
@@ -98,7 +102,7 @@ class HttpInbox:
         self._most, self.most_held, self._patience_s = most, most_held, patience_s
         self._came: asyncio.Queue[tuple[bytes, asyncio.Future[bool]] | None] = asyncio.Queue()
         self._asks: dict[str, _Asks] = {}
-        self._runs = Runs()
+        self._runs = runs or Runs()
         self._doubled: set[str] = set()  # points whose name two agents use
         self._changed = asyncio.Event()  # who may send: those who wait for asks must show again who they are
         self._life = secrets.token_hex(4)  # numbers of asks mean nothing to the next process

@@ -92,6 +92,12 @@ def token(point: str) -> str:
     return re.sub(rb"[^A-Za-z0-9_-]", lambda byte: b"=%02X" % byte[0][0], point.encode()).decode()
 
 
+def named(word: str) -> str:
+    """The point whose name is this word of a subject: the inverse of `token`."""
+    plain = re.sub(rb"=([0-9A-F]{2})", lambda byte: bytes.fromhex(byte[1].decode()), word.encode())
+    return plain.decode(errors="replace")
+
+
 def _verdicts(point: str) -> str:
     """The subject on which an agent hears that it is refused; `point` as in subjects."""
     return f"_INBOX.{point}.refused"
@@ -306,12 +312,16 @@ class NatsInbox:
         again_s: float = _AGAIN_S,
         name: str = COLLECTOR,
         quotas: Quotas | None = None,
+        runs: Runs | None = None,
     ) -> None:
-        """`name`: of this collector, the same after a restart; only one at a time reads from a broker."""
+        """`name`: of this collector, the same after a restart; only one at a time reads from a broker.
+
+        `runs`: shared with other inboxes, because an agent may have the name of one that sends another way.
+        """
         self.counts: Counter[str] = Counter()
         self._lease = Lease(name)
         self._quotas = quotas or Quotas()
-        self._runs = Runs()
+        self._runs = runs or Runs()
         self._put_offs: dict[str, set[int]] = {}  # by point: messages of a second agent that the broker keeps
         self._address = address
         self._again_s = again_s
@@ -338,8 +348,8 @@ class NatsInbox:
         """Whether a message is of an agent that uses the name of another one that is running."""
         point, run = message.subject.rpartition(".")[2], (message.headers or {}).get(RUN_HEADER, "")[:64]
         if message.metadata.num_delivered == 1:
-            return not self._runs.admits(point, run, time.monotonic())
-        is_second = self._runs.refuses(point, run, time.monotonic())  # repeated: it shows nobody who speaks now
+            return not self._runs.admits(named(point), run, time.monotonic())
+        is_second = self._runs.refuses(named(point), run, time.monotonic())  # repeated: it shows nobody who speaks now
         if not is_second and point in self._put_offs:
             self._put_offs[point].discard(message.metadata.sequence.stream)
         return is_second
@@ -350,7 +360,7 @@ class NatsInbox:
         put_off = self._put_offs.setdefault(point, set())
         if not put_off:
             print(
-                f"wirelag: two agents are called {point} at the broker: the one that began later is refused, "
+                f"wirelag: two agents are called {named(point)} at the broker: the one that began later is refused, "
                 f"give each its own name",
                 file=sys.stderr,
                 flush=True,
