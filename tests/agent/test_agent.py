@@ -1,5 +1,7 @@
 """The agent without a network: cuts, memory of the past, answers, and clocks."""
 
+import errno
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -13,11 +15,13 @@ from hypothesis import strategies as st
 from tests.oracles.join import Packet
 from tests.support.effort import examples
 from tests.support.two_points import EPOCH_NS, SECOND_NS, batch_of
-from wirelag.agent.clock import HostClock, chrony_reading, kernel_reading, ptp_reading
+from wirelag.agent.clock import HostClock, beside_card, card_clock, chrony_reading, kernel_reading, ptp_reading
 from wirelag.agent.config import Measured
 from wirelag.agent.cutting import LONGEST_GAP, AtPackets, ByClock, CutPart, Unseen, cutter
 from wirelag.agent.history import LATELY, MEMORY, History
 from wirelag.agent.loop import encoded
+from wirelag.capture.card_clock import apart_of
+from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.packets.batch import PacketBatch
@@ -318,3 +322,21 @@ def test_the_kernel_has_a_bound() -> None:
     assert reading.source == "adjtimex"
     assert reading.error_ns > 0
     assert HostClock(5000).reading() == ClockReading(True, 5000, "stated")
+
+
+def test_the_distance_of_a_card_s_clock_is_added() -> None:
+    host = ClockReading(True, 500, "chrony")
+    times = [(7, 100), (6, 999_999_000), (7, 300)]  # host, card, host
+    answer = struct.pack("I12x", 1) + b"".join(struct.pack("qIxxxx", *time) for time in times)
+    assert apart_of(answer) == (-1200, 100)
+    assert beside_card(host, lambda: apart_of(answer)) == ClockReading(True, 500 + 1200 + 100, "chrony")
+
+    def gone() -> tuple[int, int]:
+        raise OSError(errno.ENODEV, "No such device")
+
+    assert beside_card(host, gone) == ClockReading(False, 500, "chrony")
+
+
+def test_a_card_without_timestamps_is_one_line() -> None:
+    with pytest.raises(WirelagError, match=r"^lo: this card does not timestamp packets$"):
+        card_clock("lo")

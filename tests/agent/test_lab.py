@@ -177,11 +177,12 @@ def test_control_packets_cut_lda_at_both_ends_alike(agents: Agents, receiver: Re
 @IN_LAB
 def test_sigterm_sends_the_open_interval(agents: Agents, receiver: Receiver) -> None:
     agents.start("server1")
-    up = agents.start("client")
+    up = agents.start("client", "--clock", "hardware")
     receiver.wait(lambda m: len(whole(m)) >= 1)
     said = up.stop(signal.SIGTERM)
     assert up.finish() == said
     assert "Traceback" not in said
+    assert said.count("eth0: this card does not timestamp packets; the kernel's timestamps are used instead") == 1
     messages = receiver.wait(lambda m: any(x.type == "status" and x.records[0]["ending"] for x in m))
     found = synopses(messages, "client")
     last = found[max(found)]

@@ -3,7 +3,8 @@
 Law: the error is a bound stated by whatever keeps the clock, not our guess. chrony: distance from its source's
 reference, |offset| + dispersion + delay / 2. PTP: |offset from the master| + |path delay|, because a path may be as
 asymmetric as it is long. The kernel: `maxerror` of adjtimex, which grows while the clock is not corrected. A clock that
-stepped since the last reading is not synchronised, and wrong by at least the step.
+stepped since the last reading is not synchronised, and wrong by at least the step. With timestamps of the network card,
+the distance of its clock from the host's is added, and the error of that.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from wirelag.capture.card_clock import CardClock
+from wirelag.errors import WirelagError
 from wirelag.protocol.messages import ClockReading
+from wirelag.units import format_duration
 
 STEP_NS: Final = 1_000_000  # more than any slewing between two readings
 ASK_S: Final = 8.0  # interval of queries to chrony and PTP: programs are not started at every interval
@@ -89,9 +94,9 @@ def ptp_reading(text: str) -> ClockReading | None:
 class HostClock:
     """Reads the clock's state: `reading` is cheap, `ask` starts programs and may take seconds."""
 
-    def __init__(self, stated_ns: int | None = None) -> None:
-        """`stated_ns`: a bound stated by the user, used instead of asking."""
-        self._stated_ns = stated_ns
+    def __init__(self, stated_ns: int | None = None, card: CardClock | None = None) -> None:
+        """`stated_ns`: a bound stated by the user, instead of asking; `card`: the clock that timestamps packets."""
+        self._stated_ns, self._card = stated_ns, card
         self._told: tuple[ClockReading, int] | None = None  # with its time, on a clock that never steps
         self._apart_ns = apart_ns()
 
@@ -114,11 +119,34 @@ class HostClock:
         """The same without consuming a step that `reading` must report; from any thread."""
         if self._stated_ns is not None:
             return ClockReading(True, self._stated_ns, "stated")
-        if self._told is None:
-            return kernel_reading()
-        told, told_ns = self._told
+        found = kernel_reading() if self._told is None else self._since(*self._told)
+        return found if self._card is None else beside_card(found, self._card.apart_ns)
+
+    @staticmethod
+    def _since(told: ClockReading, told_ns: int) -> ClockReading:
         since_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - told_ns
         return replace(told, error_ns=told.error_ns + round(since_ns * DRIFT))
+
+
+def beside_card(host: ClockReading, apart: Callable[[], tuple[int, int]]) -> ClockReading:
+    """The reading of a card's clock, so far apart from the host's; that of a card that is gone is not synchronised."""
+    try:
+        apart_ns, error_ns = apart()
+    except OSError:
+        return replace(host, synchronised=False)
+    return replace(host, error_ns=min(LARGEST_NS, host.error_ns + abs(apart_ns) + error_ns))
+
+
+def card_clock(interface: str) -> CardClock:
+    """The clock of an interface's card; a WirelagError if it has none, or none that says the host's time."""
+    card = CardClock(interface)
+    apart_ns, _ = card.apart_ns()
+    if abs(apart_ns) > STEP_NS:
+        card.close()
+        way = "ahead of" if apart_ns > 0 else "behind"
+        apart = f"{format_duration(abs(apart_ns))} {way} the host's"
+        raise WirelagError(f"{interface}: the clock of this card is {apart}, and nothing sets it (phc2sys does)")
+    return card
 
 
 class Steps:

@@ -23,6 +23,7 @@ from wirelag.settings import Settings
 from wirelag.transport import Address
 
 if TYPE_CHECKING:
+    from wirelag.capture.ring import Clock as ClockOf
     from wirelag.packets.grouping import Grouping
 
 EXPECTED: Final = 100_000  # packets of an interval, unless set
@@ -112,6 +113,7 @@ class Config:
     control: tuple[str, int] | None  # destination of control packets, which cut intervals of lda
     in_kernel: bool = False
     then: str | None = None  # XDP program that runs after wirelag's
+    clock: ClockOf = "kernel"  # whose timestamps
     given: str = ""  # which settings were given, in words
 
     @classmethod
@@ -122,6 +124,8 @@ class Config:
             raise settings.wrong("interface", "name an interface to capture on, or captures to replay (read, -r)")
         if settings["read"] is not None and settings["filter"] is not None:
             raise settings.wrong("filter", "needs an interface: filter captures beforehand with tcpdump -r -w")
+        if settings["read"] is not None and settings["capture.clock"] != "kernel":
+            raise settings.wrong("capture.clock", "needs an interface: captures have their own timestamps")
         if settings["grace"] > settings["interval"]:
             raise settings.wrong("grace", "is longer than the interval: give a shorter one")
         terms = _terms(settings)
@@ -159,6 +163,7 @@ class Config:
             _control(settings, terms),
             settings["capture.in_kernel"],
             settings["capture.then"],
+            settings["capture.clock"],
             settings.stated(),
         )
 

@@ -41,6 +41,7 @@ def check(settings: Settings, measured: tuple[Measured, ...]) -> None:
         "by": terms.by is not None,
         "filter": settings["filter"] is not None,
         "capture.promiscuous": settings["capture.promiscuous"],
+        "capture.clock": settings["capture.clock"] != "kernel",
         "segments": len(measured) > 1,
         "segments.0.packets": measured[0].references_only,
     }.items():

@@ -16,10 +16,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from wirelag import __version__
-from wirelag.agent.clock import ASK_S, HostClock, Steps
+from wirelag.agent.clock import ASK_S, HostClock, Steps, card_clock
 from wirelag.agent.config import Config
 from wirelag.agent.cutting import CutPart
 from wirelag.agent.history import History
@@ -27,9 +28,11 @@ from wirelag.agent.in_kernel import KernelMeter, open_kernel
 from wirelag.agent.keeping_up import KeepingUp, Load
 from wirelag.agent.msets import FOREVER_NS, Cutters, MSet, m_set_of
 from wirelag.agent.references import Emitter, sink
+from wirelag.capture.card_clock import CardClock
 from wirelag.capture.fanout import Fanout, over_cores
 from wirelag.capture.live import Live, Replay
 from wirelag.capture.privileges import drop_privileges
+from wirelag.capture.ring import Clock
 from wirelag.ebpf.source import KernelSource
 from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
@@ -92,11 +95,12 @@ class Agent:
         self.config = config
         self._notices = Notices(put=tell)
         self.intervals = self.packets = self.unseen = self.lost_parts = self.clock_steps = 0
-        self._clock = HostClock(config.clock_error_ns)
-        self._clock.ask()
         self._sinks: list[socket.socket] = sink() if config.receive_references else []
         self._inside: KernelMeter | None = None
+        self._card = self._card_clock()
         self._source = self._open()
+        self._clock = HostClock(config.clock_error_ns, self._card)
+        self._clock.ask()
         self._began_ns = self._source.now_ns()
         self._spool = Spool(config.spool, config.spool_bytes)
         assert config.collector is not None
@@ -123,7 +127,7 @@ class Agent:
         if interface is None:
             return Replay(config.captures, speed=config.speed, packet_id=packet_id, tunnels=config.tunnels)
 
-        def listen(fanout: int | None) -> Live:
+        def listen(clock: Clock, fanout: int | None) -> Live:
             return Live(
                 interface,
                 filter=wanted,
@@ -133,9 +137,29 @@ class Agent:
                 ring_bytes=config.ring_bytes // config.cores,
                 fanout=fanout,
                 few=config.m_set is None and all(each.needs_few for each in config.measured),
+                clock=clock,
             )
 
-        return over_cores(config.cores, config.interval_ns, listen)
+        if self._card is not None:
+            try:
+                return over_cores(config.cores, config.interval_ns, partial(listen, "hardware"))
+            except WirelagError as problem:
+                self._without_card(problem)
+        return over_cores(config.cores, config.interval_ns, partial(listen, "kernel"))
+
+    def _card_clock(self) -> CardClock | None:
+        """The clock of the card, if its timestamps are wanted and can be had."""
+        if self.config.interface is None or self.config.clock == "kernel":
+            return None
+        try:
+            return card_clock(self.config.interface)
+        except WirelagError as problem:
+            self._without_card(problem)
+            return None
+
+    def _without_card(self, problem: WirelagError) -> None:
+        self._card = None
+        self.tell(f"{problem}; the kernel's timestamps are used instead")
 
     def run(self) -> None:
         """Run until SIGTERM, SIGINT, or the end of captures; a WirelagError if the interface is gone."""

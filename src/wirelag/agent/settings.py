@@ -77,6 +77,8 @@ SCHEMA: Final = Schema(
         Key("capture.promiscuous", FLAG, False, "also capture packets to other hosts", "--promiscuous"),
         Key("capture.tunnels", FLAG, False, "measure inside GRE, IP-in-IP, VXLAN, Geneve and GTP-U", "--tunnels"),
         Key("capture.ring", size(), "64MiB", "size of the capture buffer", "--ring"),
+        Key("capture.clock", choice("kernel", "hardware"), "kernel", "whose timestamps; `hardware`: the network card's",
+            "--clock"),
         Key("capture.cores", whole(1, 4096), 1, "cores that capture packets", "--cores"),
         Key("capture.in_kernel", FLAG, False, "measure [inside the kernel](../guides/in-the-kernel.md) (eBPF)",
             "--in-kernel"),

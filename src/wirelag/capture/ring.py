@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.capture.bpf_filter import INSTRUCTION_BYTES, compile_filter, take, without
+from wirelag.capture.card_clock import card_of, no_stamps
 from wirelag.capture.netlink import devices_above
 from wirelag.errors import WirelagError
 
@@ -37,9 +38,8 @@ FRAME_BYTES: Final = 1 << 11  # required by the kernel, but without meaning in v
 TAG_BYTES: Final = 4
 NEW_GROUP: Final = -1  # a new group of rings that share packets: the kernel picks a free number
 IFF_UP, IFF_LOOPBACK = 0x1, 0x8
-_SIOCGIFFLAGS, _SIOCGIFHWADDR, _SIOCETHTOOL, _SIOCSHWTSTAMP = 0x8913, 0x8927, 0x8946, 0x89B0
-_GET_TIMESTAMPING: Final = 0x41  # ethtool command
-_RAW_HARDWARE, _RX_HARDWARE, _FILTER_ALL = 1 << 6, 1 << 2, 1
+_SIOCGIFFLAGS, _SIOCGIFHWADDR, _SIOCSHWTSTAMP = 0x8913, 0x8927, 0x89B0
+_RAW_HARDWARE, _FILTER_ALL = 1 << 6, 1
 _SO_ATTACH_FILTER: Final = 26
 _ADD_MEMBERSHIP, _RX_RING, _STATISTICS, _VERSION, _RESERVE = 1, 5, 6, 10, 12
 _TIMESTAMP, _FANOUT, _IGNORE_OUTGOING = 17, 18, 23
@@ -160,21 +160,15 @@ def link_of(opened: socket.socket, name: str) -> tuple[int, bool]:
 
 def _stamp_in_hardware(opened: socket.socket, interface: str) -> None:
     """Make the card timestamp every incoming packet."""
-    info = ctypes.create_string_buffer(struct.pack("I", _GET_TIMESTAMPING), 44)
-    no_stamps = WirelagError(
-        f"{interface}: this card does not timestamp packets; use the kernel's timestamps (--clock kernel)"
-    )
     try:
-        fcntl.ioctl(opened, _SIOCETHTOOL, struct.pack("16sP16x", interface.encode(), ctypes.addressof(info)))
-        if ~struct.unpack_from("I", info, 4)[0] & (_RAW_HARDWARE | _RX_HARDWARE):
-            raise no_stamps
+        card_of(opened, interface)
         wish = ctypes.create_string_buffer(struct.pack("3i", 0, 0, _FILTER_ALL), 12)
         fcntl.ioctl(opened, _SIOCSHWTSTAMP, struct.pack("16sP16x", interface.encode(), ctypes.addressof(wish)))
         opened.setsockopt(_SOL_PACKET, _TIMESTAMP, _RAW_HARDWARE)
     except PermissionError:
         raise WirelagError(f"{interface}: hardware timestamps need CAP_NET_ADMIN and CAP_NET_RAW") from None
-    except OSError:
-        raise no_stamps from None
+    except (OSError, WirelagError):
+        raise WirelagError(f"{no_stamps(interface)}; use the kernel's timestamps (--clock kernel)") from None
 
 
 def _attach(opened: socket.socket, program: bytes) -> None:

@@ -31,6 +31,9 @@ def agent(
     tunnels: Annotated[bool | None, _option("--tunnels", None, "Measure packets inside tunnels.", FILTERS)] = None,
     ring: Annotated[str | None, _option("--ring", "SIZE", "Size of the capture buffer; 64MiB.", FILTERS)] = None,
     cores: Annotated[int | None, _option("--cores", "N", "Cores that capture packets; 1.", FILTERS)] = None,
+    clock: Annotated[
+        str | None, _option("--clock", "kernel|hardware", "Source of timestamps; kernel.", FILTERS)
+    ] = None,
     in_kernel: Annotated[
         bool | None, _option("--in-kernel", None, "lda: measure inside the kernel (eBPF).", FILTERS)
     ] = None,
@@ -122,7 +125,7 @@ def agent(
     given = {
         "--point": point, "--interface": interface, "-r": read, "--speed": speed, "--filter": expression,
         "--promiscuous": promiscuous, "--tunnels": tunnels, "--ring": ring, "--cores": cores, "--nat": nat,
-        "--prefix": prefix,
+        "--prefix": prefix, "--clock": clock,
         "--in-kernel": in_kernel, "--then": then,
         "--estimator": estimator, "--interval": interval, "--grace": grace, "--rows": rows, "--loss": loss,
         "--packets-per-interval": packets_per_interval, "--banks": banks, "--buckets": buckets,
