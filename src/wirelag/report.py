@@ -50,6 +50,10 @@ class Report:
         """Whether a 95% interval ends beyond the longest delay: then nothing that was seen bounds it from above."""
         return name in self.ci95 and self.max is not None and self.ci95[name][1] > self.max
 
+    def is_bare(self, name: str = "mean") -> bool:
+        """Whether a 95% interval is open, and begins at nothing: then it says nothing."""
+        return self.is_open(name) and self.ci95[name][0] <= 0 <= (self.min or 0.0)
+
     def to_json(self, command: str | None = None, intervals: Sequence[Report] = ()) -> dict[str, Any]:
         """The report as a dict of plain values, as the JSON contract defines it; times in seconds."""
         plain: dict[str, Any] = {"command": command} if command else {}

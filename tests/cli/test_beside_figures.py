@@ -318,6 +318,17 @@ def test_flows_of_pings_have_names_of_their_own(shared_data: Path) -> None:
     }
 
 
+def test_an_interval_that_bounds_a_mean_from_neither_side_is_not_shown(shared_data: Path, tmp_path: Path) -> None:
+    """25.9 ms, at least 0 ns."""
+    (capture,) = (shared_data / "wild").glob("*ja4__pcap__ssh2.pcapng.gz")
+    page = tmp_path / "page.html"
+    said = wirelag("rtt", capture, "--html", page).stdout
+    low, high = json.loads(wirelag("rtt", capture, "--format", "json").stdout)["legs"]["client"]["ci95"]["mean"]
+    assert low == 0 < high
+    assert "at least 0" not in said + page.read_text()
+    assert "the mean to the client has no 95% interval: delays change so slowly that what was seen bounds it" in said
+
+
 def test_an_interval_that_ends_beyond_all_delays_is_open(shared_data: Path) -> None:
     """The issue's own packets: 1,405 of them, of which the longest took 411 ms."""
     folder = shared_data / "twopoint" / "mptcpanalyzer-0.3.2"

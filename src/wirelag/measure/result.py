@@ -176,6 +176,8 @@ OPEN: Final = (
     "interval is in JSON"
 )
 
+BARE: Final = "delays change so slowly that what was seen bounds it from neither side; its ends are in JSON"
+
 
 def doubt(entry: Entry, length_ns: int, alike: Alike) -> None:
     """Widen its intervals, or take them away, by how delays of the whole are alike.
@@ -283,16 +285,21 @@ class DelayResult(Result):
     def interval_notes(self) -> list[str]:
         """Why figures have no 95% interval: those of the total, or of how many others."""
         whole = {f" to the {leg}": one.report for leg, one in self.total.legs.items()} or {"": self.report}
-        why = {where: one.details.get("no_interval") for where, one in whole.items() if "mean" not in one.ci95}
+        why = {
+            where: BARE if one.is_bare() else one.details.get("no_interval")
+            for where, one in whole.items()
+            if "mean" not in one.ci95 or one.is_bare()
+        }
         lines = [f"the mean{where} has no 95% interval: {reason}" for where, reason in why.items() if reason]
         if len(lines) == len(whole):
             return [*self._few_notes(), *lines]
         rows = *self.segments, *self.intervals, *self.groups[: self.top]  # of a million groups most are never made
         legs = [entry.legs or {"": entry} for entry in rows]  # as a table shows them
         others = [(leg, one.report) for each in legs for leg, one in each.items() if one.report.samples]
-        lacking = [leg for leg, one in others if "no_interval" in one.details and "mean" not in one.ci95]
+        bare = [leg for leg, one in others if one.is_bare()]
+        lacking = bare + [leg for leg, one in others if "no_interval" in one.details and "mean" not in one.ci95]
         notes = [*self._few_notes(), *self.rank_notes(), *lines]
-        if any(one.is_open() for one in (*whole.values(), *(one for _, one in others))):
+        if any(one.is_open() and not one.is_bare() for one in (*whole.values(), *(one for _, one in others))):
             notes.append(OPEN)
         if not lacking:
             return notes
@@ -325,14 +332,15 @@ class DelayResult(Result):
         before, groups = self.few
         if not groups or len(self.groups) < 2:
             return []
-        have = f"fewer than {FEWEST} samples, too few to tell how slow they are"
+        have = f"fewer than {FEWEST} samples, too few to tell how slow {'it is' if groups == 1 else 'they are'}"
         if not before:
             return [f"order by {self.sort}: all groups have {have}"]
         first = self.groups[before]
         report = first.legs.get(self.ranked, first).report
         said = f"{first.key}, {format_duration((report.figure(self.sort) or 0.0) * 1e9)}"
         return [
-            f"order by {self.sort}: {groups:,} of {len(self.groups):,} groups come after the others, since they have "
+            f"order by {self.sort}: {groups:,} of {len(self.groups):,} groups "
+            f"{'comes after the others, since it has' if groups == 1 else 'come after the others, since they have'} "
             f"{have}; the largest {self.sort} among them: {said} ({many(report.samples, 'sample')})"
         ]
 

@@ -55,6 +55,10 @@ def sent_again(method: str, retransmitted: str, counted: int) -> list[str]:
     if method == "fridge":
         return ["a fridge times requests that were sent again, too; exact matching leaves them out"]
     if counted:
-        what = f"{many(counted, 'response')} to requests that were sent again"
+        what = f"{counted:,} responses to requests that were sent again"
+        if counted == 1:
+            return [
+                "1 response to a request that was sent again: not timed, nor judged; --retransmitted first times it"
+            ]
         return [f"{what}: not timed, nor judged; --retransmitted first times them, too"]
     return []

@@ -210,9 +210,10 @@ def with_bounds(seconds: float | None, bounds: tuple[float, float] | None) -> st
 
 
 def mean_text(report: Report) -> str:
-    """The mean and its 95% interval, if it has one; where that is open, its lower end."""
+    """The mean and its 95% interval, if it has one; where that is open, its lower end, if there is one."""
     if report.is_open():
-        return f"{duration(report.mean)}, at least {duration(report.ci95['mean'][0])}"
+        low = f", at least {duration(report.ci95['mean'][0])}"
+        return duration(report.mean) + ("" if report.is_bare() else low)
     return with_bounds(report.mean, report.ci95.get("mean"))
 
 

@@ -75,7 +75,7 @@ def spoken(seconds: float | None, low_high: Bounds | None, around: str = "{}", i
     if seconds is None:
         return ""
     if low_high and is_open:
-        return f"{around.format(duration(seconds))} (at least {duration(low_high[0])})"
+        return around.format(duration(seconds)) + (f" (at least {duration(low_high[0])})" if low_high[0] > 0 else "")
     return around.format(duration(seconds, low_high)) + (f" ({interval(low_high)})" if low_high else "")
 
 

@@ -154,6 +154,8 @@ def mean(report: Report) -> str:
 def bounds(report: Report, name: str, otherwise: str) -> str:
     """A 95% interval."""
     low_high = report.ci95.get(name)
+    if low_high and report.is_bare(name):
+        return otherwise + "".join(f'<data value="{end!r}" hidden></data>' for end in low_high)
     if low_high and report.is_open(name):
         return f'at least {delay(low_high[0])}<data value="{low_high[1]!r}" hidden></data>'
     return ends(low_high) if low_high else otherwise
