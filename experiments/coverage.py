@@ -1,9 +1,11 @@
 """Answers: how many of the 95% intervals that are printed hold the long-run value, on delays that are not only queues.
 
-Seventeen processes over 30 s, and connections with levels, by 10 to 100,000 delays: `rtt` (pings to eight servers),
-`response` (requests to four servers) and `oneway` (three flows), of the total, of rows of 7.5 s, of groups. The
-statistics of the commands are called directly; that a command says the same of a capture is checked first. A figure
-without an interval is silent. Each share has twice its standard error beside it, from how captures differ.
+Seventeen processes over 30 s, connections with levels, and queues by their length (n packets are as many as the queue
+itself has meanwhile: few are a short recording), by 10 to 100,000 delays: `rtt` (pings to eight servers), `response`
+(requests to four servers) and `oneway` (three flows), of the total, of rows of a quarter, of groups. The statistics of
+the commands are called directly; that a command says the same of a capture is checked first. A figure without an
+interval is silent. Each share has twice its standard error beside it, from how captures differ. Queues by their length
+have a table of their own, load by number of packets: how many intervals hold, and how many of all figures are wrong.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from answer_captures import HEADER, write_exchanges, write_frames
-from coverage_reports import ROW_NS, Kinds, crossings, responses, round_trips
-from delay_processes import LEVELS, PROCESSES, SECONDS, Process, sizes_of_connections
+from coverage_reports import Kinds, crossings, responses, round_trips
+from delay_processes import LEVELS, PROCESSES, SHORT, Process, sizes_of_connections
 from traces import show
 
 import wirelag
@@ -35,7 +37,8 @@ QUICK = {100: 8, 1_000: 8}
 SUMS = {1_000: 12, 10_000: 4}  # of lda, rda and finecomb, by the command: they differ from join in the mean alone
 FIFO = ("lda", "rda", "finecomb")
 ASKED = (0.93, 0.97)
-APART = 0.25  # seconds from a request to the next, at least
+APART = 1 / 120  # of the recording, from a request to the next, at least
+ROWS = 4
 BEGIN_NS = 1_767_225_600_000_000_000
 KINDS = ("total", "rows", "groups")
 
@@ -90,12 +93,13 @@ Told = dict[Key, Cell]
 
 
 class Recording(NamedTuple):
-    """Delays of a capture: when each request, or packet, was sent, and of which connection and group it is."""
+    """Delays of a capture: when each request, or packet, was sent, of which connection and group it is."""
 
     sent_ns: Any
     delays_ns: Any
     connection: Any
     group: Any
+    row_ns: int
 
 
 # ---- recordings of a command ----
@@ -103,32 +107,38 @@ class Recording(NamedTuple):
 
 def pings(rng: np.random.Generator, process: Process, packets: int) -> Recording:
     """Pings to eight servers, or to servers with a level each."""
-    sent = np.sort(rng.uniform(0, SECONDS, packets))
+    sent = np.sort(rng.uniform(0, process.seconds(packets), packets))
     if process is LEVELS:
         which = sizes_of_connections(rng, packets)
         delays = process.law(rng, int(which.max()) + 1)[which] * rng.uniform(0.95, 1.05, packets)
     else:
         which, delays = rng.integers(0, 8, packets), process.over_time(rng, sent)
-    return Recording(BEGIN_NS + _ns(sent), _ns(delays), which, which)
+    return _recording(process.seconds(packets), sent, delays, which, which)
 
 
 def requests(rng: np.random.Generator, process: Process, packets: int) -> Recording:
     """Connections of three exchanges each, with four servers."""
-    connections = max(2, packets // 3)
+    connections, seconds = max(2, packets // 3), process.seconds(packets)
     # The first is a handshake; the next request comes after the response.
-    asked = np.sort(rng.uniform(0, SECONDS - 3 * APART, (connections, 4)), axis=1) + APART * np.arange(4)
+    asked = np.sort(rng.uniform(0, 1 - 3 * APART, (connections, 4)), axis=1) * seconds + APART * seconds * np.arange(4)
     order = np.argsort(asked, axis=None)
     delays = np.empty(asked.size)
     delays[order] = process.over_time(rng, asked.ravel()[order])
     server = np.repeat(rng.integers(0, 4, connections), 4)
-    return Recording(BEGIN_NS + _ns(asked.ravel()), _ns(delays), np.repeat(np.arange(connections), 4), server)
+    return _recording(seconds, asked.ravel(), delays, np.repeat(np.arange(connections), 4), server)
 
 
 def packets_of_flows(rng: np.random.Generator, process: Process, packets: int) -> Recording:
     """Packets of three flows."""
-    sent = np.sort(rng.uniform(0, SECONDS, packets))
-    flow = rng.integers(0, 3, packets)
-    return Recording(BEGIN_NS + _ns(sent), _ns(process.over_time(rng, sent)), flow, flow)
+    seconds, flow = process.seconds(packets), rng.integers(0, 3, packets)
+    sent = np.sort(rng.uniform(0, seconds, packets))
+    return _recording(seconds, sent, process.over_time(rng, sent), flow, flow)
+
+
+def _recording(seconds: float, sent: Any, delays: Any, connection: Any, group: Any) -> Recording:
+    """It begins where a row does."""
+    row_ns = round(seconds * 1e9 / ROWS)
+    return Recording(BEGIN_NS // row_ns * row_ns + _ns(sent), _ns(delays), connection, group, row_ns)
 
 
 def _ns(seconds: Any) -> Any:
@@ -143,7 +153,11 @@ def _in_order(one: Recording, keys: Any) -> tuple[Any, Recording, Any]:
     """By the time of the response."""
     seen_ns = one.sent_ns + one.delays_ns
     order = np.argsort(seen_ns, kind="stable")
-    return seen_ns[order], Recording(*(column[order] for column in one)), keys[order]
+    return seen_ns[order], _of(one, order), keys[order]
+
+
+def _of(one: Recording, rows: Any) -> Recording:
+    return Recording(*(column[rows] for column in one[:-1]), one.row_ns)
 
 
 # ---- what the statistics of a command say of a recording ----
@@ -152,19 +166,19 @@ def _in_order(one: Recording, keys: Any) -> tuple[Any, Recording, Any]:
 def of_pings(one: Recording, keys: Any) -> Kinds:
     """As `rtt`."""
     seen_ns, one, keys = _in_order(one, keys)
-    return round_trips(seen_ns, one.delays_ns, keys, one.group)
+    return round_trips(seen_ns, one.delays_ns, keys, one.group, one.row_ns)
 
 
 def of_requests(one: Recording, keys: Any) -> Kinds:
     """As `response`: handshakes are no exchanges."""
     exchange = np.arange(len(keys)) % 4 > 0
-    seen_ns, one, keys = _in_order(Recording(*(column[exchange] for column in one)), keys[exchange])
-    return responses(one.sent_ns, seen_ns, keys, one.group)
+    seen_ns, one, keys = _in_order(_of(one, exchange), keys[exchange])
+    return responses(one.sent_ns, seen_ns, keys, one.group, one.row_ns)
 
 
 def of_packets(one: Recording, keys: Any) -> Kinds:
     """As `oneway`."""
-    return crossings(one.sent_ns, one.delays_ns, one.group)
+    return crossings(one.sent_ns, one.delays_ns, one.group, one.row_ns)
 
 
 DIRECT: dict[str, tuple[Callable[..., Recording], Callable[..., Kinds]]] = {
@@ -177,8 +191,8 @@ DIRECT: dict[str, tuple[Callable[..., Recording], Callable[..., Kinds]]] = {
 # ---- what a command says of a capture ----
 
 
-def _options(by: str) -> dict[str, Any]:
-    return {"by": by, "interval": f"{ROW_NS}ns"}
+def _options(one: Recording, by: str) -> dict[str, Any]:
+    return {"by": by, "interval": f"{one.row_ns}ns"}
 
 
 def _kinds(result: Any) -> Kinds:
@@ -196,7 +210,7 @@ def command_rtt(folder: Path, one: Recording) -> tuple[Kinds, Any]:
     write_pings(path, 0x20000000 + one.group, one.sent_ns, one.delays_ns)
     keys = np.empty(2 * len(one.group), np.uint64)
     keys[np.argsort(np.concatenate((one.sent_ns, one.sent_ns + one.delays_ns)), kind="stable")] = _flow_keys(path)
-    return _kinds(wirelag.rtt(path, **_options("server"))), keys[: len(one.group)]
+    return _kinds(wirelag.rtt(path, **_options(one, "server"))), keys[: len(one.group)]
 
 
 def command_response(folder: Path, one: Recording) -> tuple[Kinds, Any]:
@@ -208,7 +222,7 @@ def command_response(folder: Path, one: Recording) -> tuple[Kinds, Any]:
     seconds = np.concatenate([part.ravel() for part in (asked, answered, answered + 1e-4)])
     keys = np.empty(len(seconds), np.uint64)
     keys[np.argsort(_ns(seconds), kind="stable")] = _flow_keys(path)
-    return _kinds(wirelag.response(path, **_options("server"))), keys[: asked.size]
+    return _kinds(wirelag.response(path, **_options(one, "server"))), keys[: asked.size]
 
 
 def command_oneway(folder: Path, one: Recording, estimator: str = "join") -> tuple[Kinds, Any]:
@@ -223,7 +237,7 @@ def command_oneway(folder: Path, one: Recording, estimator: str = "join") -> tup
     sent = (one.sent_ns - BEGIN_NS) / 1e9
     write_frames(up, sent, frame)
     write_frames(down, sent + one.delays_ns / 1e9, frame)
-    return _kinds(wirelag.oneway(up, down, clock="none", estimator=estimator, **_options("source"))), one.group
+    return _kinds(wirelag.oneway(up, down, clock="none", estimator=estimator, **_options(one, "source"))), one.group
 
 
 COMMANDS: dict[str, Callable[..., tuple[Kinds, Any]]] = {
@@ -367,6 +381,27 @@ def main() -> None:
     report(told)
 
 
+def by_length(told: Told, header: list[str]) -> None:
+    """Print the table of queues by their length."""
+    lines = []
+    for process in SHORT:
+        for size in sorted({key[3] for key in told}):
+            cells = [pooled(told, command=command, kind=kind, process=process.name, packets=size)
+                     for command, kind in sorted(columns(told))]  # fmt: skip
+            if any(cell.told for cell in cells):
+                lines.append([process.name.rpartition(" ")[2], f"{size:,}", *map(held_and_wrong, cells)])
+    show("queues by their length: intervals that hold, of figures that have one; figures that are wrong, of all",
+         ["load", "packets", *header], lines)  # fmt: skip
+
+
+def held_and_wrong(cell: Cell) -> str:
+    """The shares of intervals that hold, of figures that have one, and of figures that are wrong."""
+    if not cell.told:
+        return "silent"
+    told = cell.told / cell.asked
+    return f"{100 * cell.share:.0f} of {100 * told:.0f}, {100 * told * (1 - cell.share):.1f}"
+
+
 def report(told: Told) -> None:
     """Print the table and the verdict."""
     plain = {key: cell for key, cell in told.items() if key[0] in DIRECT}
@@ -389,6 +424,7 @@ def report(told: Told) -> None:
         ["", *header],
         lines,
     )
+    by_length(plain, header)
     if len(plain) < len(told):
         others = {key: cell for key, cell in told.items() if key[0] not in DIRECT}
         say = [

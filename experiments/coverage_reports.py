@@ -21,7 +21,6 @@ from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.request_response import EXCHANGE, Exchanges
 from wirelag.synopses.samples import SampleBatch, Samples, facts
 
-ROW_NS = 7_500_000_000
 FIRST_TAG = 2  # of groups
 
 Ints = npt.NDArray[Any]
@@ -29,12 +28,13 @@ Bounds = Mapping[str, tuple[float, float]]
 Kinds = dict[str, list[Bounds]]  # "total", "rows", "groups": the intervals of each report
 
 
-def round_trips(times_ns: Ints, delays_ns: Ints, keys: Ints, group: Ints) -> Kinds:
-    """Of `rtt`: responses at these times, in order, each of a connection and a group."""
+def round_trips(times_ns: Ints, delays_ns: Ints, keys: Ints, group: Ints, row_ns: int) -> Kinds:
+    """Of `rtt`: responses at these times, in order, each of a connection and a group; rows have this length."""
     whole = _samples(times_ns, delays_ns, keys)
     alike = whole.spread.of_leg(0).alike()
     rows = [
-        _of_row(facts(_samples(times_ns[i], delays_ns[i], keys[i]).distribution(0)), alike) for i in _rows(times_ns)
+        _of_row(facts(_samples(times_ns[i], delays_ns[i], keys[i]).distribution(0)), alike, row_ns)
+        for i in _rows(times_ns, row_ns)
     ]
     connections, legs = Connections(), np.zeros(len(keys), np.uint8)
     tags = (group + FIRST_TAG).astype(np.uint64)
@@ -56,7 +56,7 @@ def _samples(times_ns: Ints, delays_ns: Ints, keys: Ints) -> Samples:
     return found
 
 
-def responses(request_ns: Ints, last_ns: Ints, keys: Ints, group: Ints) -> Kinds:
+def responses(request_ns: Ints, last_ns: Ints, keys: Ints, group: Ints, row_ns: int) -> Kinds:
     """Of `response`: exchanges in order of their responses, each of a connection and a group."""
     rows = np.zeros(len(keys), EXCHANGE)
     rows["key"], rows["request_ns"], rows["first_ns"], rows["last_ns"] = keys, request_ns, last_ns, last_ns
@@ -64,16 +64,19 @@ def responses(request_ns: Ints, last_ns: Ints, keys: Ints, group: Ints) -> Kinds
     alike = whole.alike_over_time()
     return {
         "total": [_intervals(whole.delays)],
-        "rows": [_of_row(facts(whole.of(i).delays), alike) for i in _rows(last_ns)],
+        "rows": [_of_row(facts(whole.of(i).delays), alike, row_ns) for i in _rows(last_ns, row_ns)],
         "groups": [_intervals(whole.of(group == one).delays) for one in np.unique(group)],
     }
 
 
-def crossings(sent_ns: Ints, delays_ns: Ints, group: Ints) -> Kinds:
+def crossings(sent_ns: Ints, delays_ns: Ints, group: Ints, row_ns: int) -> Kinds:
     """Of `oneway` with `join`: packets in order of time, each of a group."""
     whole = _crossing(sent_ns, delays_ns)
     alike = whole.tail.alike_over_time()
-    rows = [_of_row(_crossing(sent_ns[i], delays_ns[i]).report("join").to_json(), alike) for i in _rows(sent_ns)]
+    rows = [
+        _of_row(_crossing(sent_ns[i], delays_ns[i]).report("join").to_json(), alike, row_ns)
+        for i in _rows(sent_ns, row_ns)
+    ]
     groups = [_crossing(sent_ns[group == one], delays_ns[group == one]) for one in np.unique(group)]
     return {
         "total": [whole.report("join").ci95],
@@ -88,14 +91,15 @@ def _crossing(sent_ns: Ints, delays_ns: Ints) -> Crossing:
     return found
 
 
-def _rows(times_ns: Ints) -> Iterator[slice]:
-    edges = np.flatnonzero(np.diff(times_ns // ROW_NS)) + 1
+def _rows(times_ns: Ints, row_ns: int) -> Iterator[slice]:
+    edges = np.flatnonzero(np.diff(times_ns // row_ns)) + 1
     for begin, end in zip([0, *edges], [*edges, len(times_ns)], strict=True):
         yield slice(int(begin), int(end))
 
 
-def _of_row(figures: Mapping[str, Any], alike: Alike) -> Bounds:
-    return within_whole(figures["ci95"], {"mean": figures["mean"], **figures["quantiles"]}, ROW_NS, alike)[0]
+def _of_row(figures: Mapping[str, Any], alike: Alike, row_ns: int) -> Bounds:
+    known = {"mean": figures["mean"], "max": figures["max"], **figures["quantiles"]}
+    return within_whole(figures["ci95"], known, row_ns, alike)[0]
 
 
 def _intervals(delays: Distribution) -> Bounds:

@@ -1,7 +1,8 @@
 """Delays over time with a known long-run law, for coverage.py: queues, levels that change fast or slowly, heavy tails.
 
-Law: a process has the delay at any time, over 30 s, and the law of a delay at a random time of a very long recording,
-as independent draws. All times are seconds.
+Law: a process has the delay at any time of a recording, and the law of a delay at a random time of a very long one, as
+independent draws. A recording lasts 30 s, however many packets it has; one of a queue by its length lasts as long as
+this many packets keep the queue busy, so that few packets are a short recording. All times are seconds.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class Process:
     over_time: OverTime
     law: Law
     fifo: bool = False  # whether packets keep their order
+    each: float | None = None  # seconds from a packet to the next; None: a recording lasts 30 s
+
+    def seconds(self, packets: int) -> float:
+        """How long a recording of this many packets lasts."""
+        return SECONDS if self.each is None else self.each * packets
 
     @cached_property
     def _draws(self) -> Floats:
@@ -138,14 +144,23 @@ def queue(load: float) -> Process:
     )
 
 
+def short_queue(load: float) -> Process:
+    """The same, with as many packets as the queue itself has: few are a short recording."""
+    return Process(
+        f"queue by its length, {load:.0%}",
+        lambda rng, times: 5e-3 + Queue(rng, load, float(times[-1]) + 1e-3)(times),
+        queue(load).law,
+        each=SERVICE / load,
+    )
+
+
+LOADS = (0.55, 0.70, 0.85, 0.95)
+SHORT = tuple(map(short_queue, LOADS))
 PROCESSES = (
     independent("independent", lambda rng, count: 10e-3 + rng.exponential(2e-3, count)),
     independent("lognormal, sigma 1.2", lambda rng, count: 5e-3 + 1e-3 * rng.lognormal(0, 1.2, count)),
     independent("Pareto, exponent 2.5", lambda rng, count: 5e-3 + 1e-3 * rng.pareto(2.5, count)),
-    queue(0.55),
-    queue(0.70),
-    queue(0.85),
-    queue(0.95),
+    *map(queue, LOADS),
     forgets(0.1),
     forgets(0.5),
     forgets(3.0),
@@ -156,6 +171,7 @@ PROCESSES = (
     drifts(40e-3),
     sine(5.0),
     sine(120.0),
+    *SHORT,
 )
 LEVELS = independent("connections with levels", lambda rng, count: 10e-3 * rng.lognormal(0, 0.5, count))
 

@@ -1,26 +1,42 @@
 """Slow levels: the same as a plain twin, near the truth for levels that are known, and wider than without a level."""
 
 import math
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from wirelag.stats.slow_levels import SLOWEST, STEADY, slowness
+from wirelag.stats.over_time import LOWEST, RETURNS, STRETCHES
+from wirelag.stats.slow_levels import SLOWEST, STEADY, Slowness, slowness
 
 Floats = npt.NDArray[np.float64]
 
 
 def powers_of(values: Floats) -> Floats:
     """Powers of cosines, by their definition."""
-    n, apart = len(values), values - values.mean()
-    waves = [[math.cos(math.pi * k * (i + 0.5) / n) for i in range(n)] for k in range(1, min(SLOWEST, n - 1) + 1)]
-    return 2 * (np.array(waves) @ apart) ** 2
+    return 2 * (_waves(len(values)) @ (values - values.mean())) ** 2
 
 
-def plain(powers: Floats, n: int) -> tuple[float, float]:
-    """The half-width and the number of stretches, kind by kind."""
-    kinds: list[tuple[float, float, float]] = []  # logarithm of the likelihood, variance, stretches
+@cache
+def _waves(n: int) -> Floats:
+    return np.array(
+        [[math.cos(math.pi * k * (i + 0.5) / n) for i in range(n)] for k in range(1, min(SLOWEST, n - 1) + 1)]
+    )
+
+
+def reach_of(values: Floats) -> float:
+    """How far the mean lies above the lowest values."""
+    return float(values.mean() - np.quantile(values, LOWEST))
+
+
+def found_of(values: Floats) -> Slowness:
+    return slowness(powers_of(values), len(values), reach_of(values))
+
+
+def plain(powers: Floats, n: int, reach: float) -> tuple[float, float, float]:
+    """The half-width and the numbers of stretches and of returns, kind by kind."""
+    kinds: list[tuple[float, float, float, float]] = []  # logarithm of the likelihood, variance, stretches, returns
     times = []
     time = 0.5
     while time < 2 * n * (1 - 1e-9):
@@ -36,22 +52,31 @@ def plain(powers: Floats, n: int) -> tuple[float, float]:
             spectrum = (1 + size * level) / (1 + size)
             log -= math.log(spectrum) / 2
             left += float(power) / spectrum
-        kinds.append((log - len(powers) / 2 * math.log(left), left / len(powers), n / (2 * time) if time else n))
-    top = max(log for log, _, _ in kinds)
-    weights = [math.exp(log - top) for log, _, _ in kinds]
+        variance = left / len(powers)
+        of_level = size / (1 + size) * variance / n * (1 - kept) / (1 + kept)  # that of a batch
+        moved = 2 * of_level * (1 - kept)  # by the level, from a batch to the next
+        returns = n * moved / (4 * reach**2) if time else math.inf
+        kinds.append((log - len(powers) / 2 * math.log(left), variance, n / (2 * time) if time else n, returns))
+    top = max(log for log, *_ in kinds)
+    weights = [math.exp(log - top) for log, *_ in kinds]
     whole = sum(weights)
-    low, high = 0.0, 1e3 * math.sqrt(max(variance for _, variance, _ in kinds))
+    low, high = 0.0, 1e3 * math.sqrt(max(variance for _, variance, *_ in kinds))
     for _ in range(80):
         half = (low + high) / 2
         beyond = (
-            sum(w * math.erfc(half / math.sqrt(2 * v)) for w, (_, v, _) in zip(weights, kinds, strict=True)) / whole
+            sum(w * math.erfc(half / math.sqrt(2 * v)) for w, (_, v, *_) in zip(weights, kinds, strict=True)) / whole
         )
         low, high = (half, high) if beyond > 0.05 else (low, half)
-    slower = 0.0
-    for weight, (_, _, stretches) in sorted(zip(weights, kinds, strict=True), key=lambda one: one[1][2]):
-        slower += weight / whole
-        if slower >= 1 / 3:
-            return half, stretches
+    return half, _doubted(weights, [one[2] for one in kinds]), _doubted(weights, [one[3] for one in kinds])
+
+
+def _doubted(weights: list[float], values: list[float]) -> float:
+    """The value that there are fewer than with a chance of one in three."""
+    fewer = 0.0
+    for value, weight in sorted(zip(values, weights, strict=True)):
+        fewer += weight / sum(weights)
+        if fewer >= 1 / 3:
+            return value
     raise AssertionError
 
 
@@ -69,10 +94,11 @@ def forgets(rng: np.random.Generator, count: int, time: float, noise: float) -> 
 )
 def test_the_same_as_the_plain_twin(count: int, time: float, noise: float) -> None:
     values = forgets(np.random.default_rng(count), count, time, noise)
-    found = slowness(powers_of(values), count)
-    half, stretches = plain(powers_of(values), count)
+    found = found_of(values)
+    half, stretches, returns = plain(powers_of(values), count, reach_of(values))
     assert found.half == pytest.approx(half, rel=0.01)
     assert found.stretches == pytest.approx(stretches)
+    assert found.returns == pytest.approx(returns)
 
 
 def test_intervals_of_levels_hold_and_without_a_level_they_do_not() -> None:
@@ -83,13 +109,13 @@ def test_intervals_of_levels_hold_and_without_a_level_they_do_not() -> None:
         for _ in range(200):
             values = forgets(rng, 128, time, noise)
             total = abs(float(values.sum()))
-            hits += total <= slowness(powers_of(values), 128).half
+            hits += total <= found_of(values).half
             naive += total <= 1.96 * float(values.std()) * math.sqrt(128)
         assert 0.95 - 3.5 * math.sqrt(0.95 * 0.05 / 200) <= hits / 200, (time, noise)
         assert (naive / 200 < 0.8) == (time > 1), (time, noise)
     drifts = np.linspace(0, 5, 128) + rng.normal(size=128)
-    assert slowness(powers_of(drifts), 128).stretches < 4
-    assert slowness(powers_of(rng.normal(size=128)), 128).stretches > 30
+    assert found_of(drifts).stretches < 4
+    assert found_of(rng.normal(size=128)).stretches > 30
 
 
 @pytest.mark.parametrize("part", [10, 6])
@@ -101,7 +127,7 @@ def test_levels_of_a_tenth_of_the_recording_and_longer_hold(part: int, noise: fl
     naive = 0
     for _ in range(runs):
         values = forgets(rng, n, n / part, noise)
-        found, total = slowness(powers_of(values), n), abs(float(values.sum()))
+        found, total = found_of(values), abs(float(values.sum()))
         if found.stretches >= 2:
             told.append(total <= found.half)
         naive += total <= 1.96 * float(values.std()) * math.sqrt(n)
@@ -112,7 +138,33 @@ def test_levels_of_a_tenth_of_the_recording_and_longer_hold(part: int, noise: fl
 
 def test_the_level_is_the_part_of_the_variance_that_noise_is_not() -> None:
     rng = np.random.default_rng(6)
-    steady = np.mean([slowness(powers_of(rng.normal(size=128)), 128).level for _ in range(50)]) / 128
-    slow = np.median([slowness(powers_of(forgets(rng, 128, 6.0, 1.0)), 128).level for _ in range(50)]) / 128
+    steady = np.mean([found_of(rng.normal(size=128)).level for _ in range(50)]) / 128
+    slow = np.median([found_of(forgets(rng, 128, 6.0, 1.0)).level for _ in range(50)]) / 128
     assert steady < 0.5
     assert 0.5 * 12 < slow < 4 * 12  # a level of variance 1 that lasts 6 has 12 at frequency 0; what is not sure widens
+
+
+def test_returns_of_a_queue_are_as_its_drift_says() -> None:
+    """Waits that move by a variance of 1 a step and have a mean of w return n / (4 w^2) times in n steps."""
+    rng, n = np.random.default_rng(9), 4096
+    for w in (8.0, 16.0):
+        found = []
+        for _ in range(80):
+            steps = rng.normal(-1 / (2 * w), 1, n)
+            steps[0] += rng.exponential(w)
+            path = steps.cumsum()
+            waits = path - np.minimum(np.minimum.accumulate(path), 0.0)
+            found.append(found_of(waits.reshape(128, -1).sum(axis=1)).returns)
+        assert 0.5 < np.median(found) / (n / (4 * w**2)) < 2
+
+
+def test_a_level_that_never_returns_seems_to_return_in_one_case_of_twenty() -> None:
+    """A random walk has no mean to tell. The number of stretches alone lets one in seven or more through."""
+    rng, runs = np.random.default_rng(10), 500
+    told = by_stretches = 0
+    for _ in range(runs):
+        found = found_of(rng.normal(size=128).cumsum() + 0.5 * rng.normal(size=128))
+        by_stretches += found.stretches >= STRETCHES
+        told += found.stretches >= STRETCHES and found.returns >= RETURNS
+    by_chance = 3.5 * math.sqrt(0.05 * 0.95 / runs)
+    assert told / runs < 0.05 + by_chance < by_stretches / runs

@@ -109,7 +109,9 @@ class Certainty:
 
     @cached_property
     def _chance(self) -> Chance:
-        return Chance(self._alone or 0.0, self._delays.skewness, self._delays.effective_samples)
+        times = self._sources.times
+        higher = times.over.higher if times and times.over else 0.0
+        return Chance(self._alone or 0.0, self._delays.skewness, self._delays.effective_samples, higher)
 
     def quantile_ci_ns(self, q: float) -> Bounds | None:
         """The interval of a quantile."""

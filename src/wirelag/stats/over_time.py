@@ -4,8 +4,8 @@ Guarantee, by simulation of recordings of 10 to 100,000 packets (experiments/cov
 tests/stats/test_over_time.py): of the intervals that are given, 93% to 97% hold the truth, the value over a very long
 time, pooled over queues, paths that change, heavy tails and independent delays. Where a recording is too short there is
 none: fewer than 32 delays, or a level that is likelier than one in three to change so slowly that there are fewer than
-two independent stretches. What a recording does not show cannot be told: one that is shorter than its level lasts may
-look steady. Memory: none.
+two independent stretches, or to be that of a queue which hardly returned to its floor (slow_levels.py). What a
+recording does not show cannot be told: one that is shorter than its level lasts may look steady. Memory: none.
 
 Law of doubt: rather wide than silent. Whether a recording seems sure is chance, too: a condition that asks for little
 error lets those through that missed the rare long waits, and of these few hold. So conditions are few and lax, and
@@ -27,10 +27,12 @@ and a recording may have missed them.
 
 Law of ratios: a queue that is longer on average varies more, so that the part above the floor is compared as a ratio,
 and with its mean every quantile is longer. A short recording more often misses the rare long waits than it has too many
-of them: the interval is longer upwards, the more so the wider it is. This holds for the part of the variance that is
-not chance of single delays, and for delays as skewed as waits; a level that is as often above its middle as below has
-an interval of equal halves. Chance of independent delays moves both ends upwards by their skewness (N. Johnson 1978,
-P. Hall 1992), and is symmetric for shares: each part of the variance has its part in the shape of the interval.
+of them: the interval is longer upwards, the more so the wider it is. The mean of a queue is inverse to its drift
+towards the floor, which is known to one part in the square root of its returns (slow_levels.py): the interval is at
+least as long upwards as this error makes it. All of this holds for the part of the variance that is not chance of
+single delays, and for delays as skewed as waits; a level that is as often above its middle as below has an interval of
+equal halves. Chance of independent delays moves both ends upwards by their skewness (N. Johnson 1978, P. Hall 1992),
+and is symmetric for shares: each part of the variance has its part in the shape of the interval.
 """
 
 from __future__ import annotations
@@ -51,10 +53,12 @@ BATCHES: Final = 128  # that an error is learned from
 FEWEST: Final = 4  # batches that give any error
 FEWEST_DELAYS: Final = 32  # that give an interval
 STRETCHES: Final = 2.0  # independent stretches that give an interval
+RETURNS: Final = 2.5  # of a queue: a random walk, which never returns, seems to have so many in one recording of 20
 OF_A_ROW: Final = 4.0  # the same, for a part of a whole
 COSINES: Final = (3, 16)  # the fewest and the most
 UPWARDS: Final = 2.5  # how much longer an interval is upwards, for each time that it is as wide as the value
-SKEWED: Final = 1.0  # skewness of delays like waits: those of a queue have 2, a short recording shows less
+SKEWED: Final = 0.5  # skewness of delays like waits: those of a queue have 2, a short recording shows less
+LOWEST: Final = 0.05  # the share of batches that tell where the floor of a queue is
 BEYOND: Final = 3.0  # the same for the share of delays beyond a quantile, the rarer they are
 WIDEST_MEAN: Final = 10.0  # times the mean, where an interval that ends beyond all delays may end
 FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
@@ -79,6 +83,7 @@ class Chance(NamedTuple):
     error: float
     skewness: float  # of single delays
     samples: float  # how many independent ones
+    higher: float = 0.0  # by how much the mean may lie higher at least, if delays are like waits (OverTime)
 
 
 class Alike(NamedTuple):
@@ -103,6 +108,8 @@ class OverTime(NamedTuple):
     error: Error
     stretches: float
     level: float = 0.0  # the variance of the mean by a level that changes
+    returns: float = math.inf  # to the floor, if the level is that of a queue
+    higher: float = 0.0  # by how much the mean may lie higher then
 
 
 def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
@@ -118,8 +125,17 @@ def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
     if float(apart @ apart) <= 0:
         return OverTime((0.0, batches - 1.0), math.inf)
     powers = _cosines(apart, SLOWEST)
-    found, freedom = slowness(powers, batches), float(len(powers))
-    return OverTime((found.half / half95(freedom) / whole, freedom), found.stretches, found.level / whole**2)
+    reach = -float(np.quantile(apart / sizes, LOWEST))
+    found, freedom = slowness(powers, batches, reach * whole / batches), float(len(powers))
+    error = found.half / half95(freedom) / whole, freedom
+    higher = max(0.0, reach) * _inverse(found.returns)
+    return OverTime(error, found.stretches, found.level / whole**2, found.returns, higher)
+
+
+def _inverse(returns: float) -> float:
+    """By which share the mean of a queue may be longer, by the error of its drift; at most as much as is ever said."""
+    error = half95(returns) / math.sqrt(returns) if returns >= RETURNS else 1.0
+    return min(1 / (1 - error) - 1, math.expm1(_WIDEST)) if error < 1 else math.expm1(_WIDEST)
 
 
 def cosine_error(apart: Floats, whole: float, cosines: float) -> Error:
@@ -164,7 +180,7 @@ def tells(over: OverTime | None, samples: int) -> str | None:
     """Why there is no interval; None: there is one."""
     if samples < FEWEST_DELAYS:
         return f"fewer than {FEWEST_DELAYS} delays do not show how they vary over time"
-    if over is None or over.stretches < STRETCHES:
+    if over is None or over.stretches < STRETCHES or over.returns < RETURNS:
         return "delays change too slowly for so short a time: there may be fewer than two independent stretches"
     return None
 
@@ -222,7 +238,8 @@ def alike_over(slots: Ints, sums: Ints, counts: Ints) -> Alike:
     lasts, length = _neighbours_alike(slots, apart), int(slots.max()) + 1
     if whole is None:
         return Alike(lasts)
-    too_slow = length / whole.stretches if whole.stretches < OF_A_ROW else 0.0
+    seen = 1.0 if whole.returns < RETURNS else whole.stretches
+    too_slow = length / seen if seen < OF_A_ROW else 0.0
     return Alike(max(too_slow, lasts), whole.level * length)
 
 
@@ -281,7 +298,8 @@ def bounds(value: float, error: Error, above: float | None = None, chance: Chanc
     if above is None or above <= 0:
         return value - half, value + half
     by_chance = min(1.0, chance.error / error[0]) if error[0] > 0 else 1.0
-    alike, up = _longer(half / above, by_chance, chance.skewness)
+    alike, up = _longer(half, above, by_chance, chance.skewness)
+    up = max(up, chance.higher / above)
     shift = error[0] * by_chance**3 * chance.skewness / math.sqrt(chance.samples) * _HALL
     low, high = (
         alike * above * end + (1 - alike) * straight
@@ -290,22 +308,20 @@ def bounds(value: float, error: Error, above: float | None = None, chance: Chanc
     return value + low + shift, value + high + shift
 
 
-def _longer(ratio: float, by_chance: float, skewness: float) -> tuple[float, float]:
+def _longer(half: float, above: float, by_chance: float, skewness: float) -> tuple[float, float]:
     """The part of a mean's interval that is like that of a queue, and how much longer waits may be on average there."""
+    ratio = half / above
     up = min(ratio * (1 + UPWARDS * ratio), max(ratio, _WIDEST))
     up = math.expm1(up) if up <= _WIDEST else up * math.expm1(_WIDEST) / _WIDEST
     return (1 - by_chance**2) * min(max(skewness / SKEWED, 0.0), 1.0), up
 
 
 def longer(q: float, error: Error | None, above: float, chance: Chance) -> float:
-    """By which share a quantile may lie further above the floor than was seen: a longer queue has all waits longer.
-
-    The rarer delays beyond it are, the more so: what was not seen were the longest ones.
-    """
-    if error is None or error[0] <= 0 or above <= 0 or q <= 0.5:
+    """By which share a quantile may lie further above the floor than was seen: a longer queue has all waits longer."""
+    if error is None or error[0] <= 0 or above <= 0 or q < 0.5:
         return 0.0
-    alike, up = _longer(half95(error[1]) * error[0] / above, min(1.0, chance.error / error[0]), chance.skewness)
-    return (2 * q - 1) * alike * up
+    alike, up = _longer(half95(error[1]) * error[0], above, min(1.0, chance.error / error[0]), chance.skewness)
+    return alike * max(up, chance.higher / above)
 
 
 def share_bounds(share: float, error: Error, samples: float) -> Bounds:

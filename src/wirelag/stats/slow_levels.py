@@ -8,6 +8,14 @@ likely as these powers make it, and gives the variance of the mean: the spectrum
 interval is that of all of them, weighted by how likely they are. Where powers cannot tell a slow level from none, both
 count, and the interval is wide. Before anything is seen, the chance of a level is one in five, and its times and sizes
 are equally likely, by their logarithms. Memory: 90 KB for each number of batches.
+
+Law of returns: the slowest cosine alone tells a level of a quarter of the recording from one that never comes back, and
+it is one number with much chance in it. How fast a level moves is known far better, from all cosines. A queue that
+moves by a variance of s^2 in a unit of time, and has a mean of w above its floor, is drawn to it by s^2 / (2 w)
+(reflected Brownian motion: J. Harrison 1985). A recording of length T shows this drift to s / sqrt(T), one part in
+sqrt(returns): returns = T s^2 / (4 w^2). It is twice the number of independent stretches that such a queue has; of any
+level it is the number of its stretches, times its variance by w^2. With few returns the drift may be none, and the
+mean anything.
 """
 
 from __future__ import annotations
@@ -37,6 +45,7 @@ class Slowness(NamedTuple):
     half: float  # the width of its 95% interval
     level: float  # the part of its variance that is a level's
     stretches: float  # independent ones
+    returns: float  # to the floor, if the level is that of a queue
 
 
 class _Kinds(NamedTuple):
@@ -46,23 +55,33 @@ class _Kinds(NamedTuple):
     likely: Floats  # logarithm, before
     noise: Floats  # its share in the spectrum at 0
     stretches: Floats
+    moves: Floats  # how fast the level does: returns, by the variance of the sum and the square of a batch's reach
 
 
-def slowness(powers: Floats, batches: int) -> Slowness:
-    """What the powers of the slowest cosines of this many batches tell; not all of them are 0."""
+def slowness(powers: Floats, batches: int, reach: float) -> Slowness:
+    """What the powers of the slowest cosines of this many batches tell; not all of them are 0.
+
+    `reach`: by how much the mean batch lies above the lowest ones.
+    """
     kinds = _kinds(batches, len(powers))
     left = kinds.inverse @ powers
     likely = kinds.likely - 0.5 * len(powers) * np.log(left)
     weights = np.exp(likely - likely.max())
     weights /= weights.sum()
-    slow_first = np.cumsum(weights[::-1])  # the slowest kinds are last
-    stretches = float(kinds.stretches[::-1][int(np.searchsorted(slow_first, _DOUBT))])
+    stretches = _doubted(kinds.stretches, weights)
     variances = left / len(powers)
     held = weights > _NOTHING
     half = _half_width(weights[held], np.sqrt(variances[held]))
     noise = float(weights @ (variances * kinds.noise))
     middle = math.exp(float(weights[held] @ np.log(variances[held])))
-    return Slowness(half, max(0.0, middle - noise), stretches)
+    returns = kinds.moves * variances / reach**2 if reach > 0 else kinds.moves
+    return Slowness(half, max(0.0, middle - noise), stretches, _doubted(returns, weights))
+
+
+def _doubted(values: Floats, weights: Floats) -> float:
+    """The value below which the true one lies with as much doubt as is allowed."""
+    order = np.argsort(values)
+    return float(values[order][int(np.searchsorted(weights[order].cumsum(), _DOUBT))])
 
 
 @lru_cache(maxsize=32)
@@ -78,7 +97,8 @@ def _kinds(batches: int, cosines: int) -> _Kinds:
     before = np.log(np.concatenate([[STEADY], np.full(len(spectra) - 1, each)]))
     stretches = np.concatenate([[batches], np.repeat(batches / (2 * times), len(_SIZES))])
     noise = np.concatenate([[1.0], np.tile(1 - share, len(times))])
-    return _Kinds(1 / spectra, before - 0.5 * np.log(spectra).sum(axis=1), noise, stretches)
+    moves = np.concatenate([[np.inf], (share * (1 - kept) ** 2 / (1 + kept) / 2).ravel()])
+    return _Kinds(1 / spectra, before - 0.5 * np.log(spectra).sum(axis=1), noise, stretches, moves)
 
 
 def _half_width(weights: Floats, errors: Floats) -> float:

@@ -256,8 +256,9 @@ class Crossing:
         Law: the error has two parts, how the path varies over time, which the sample shows, and how well the method
         knows the mean of the packets that crossed. The sample's own chance is not part of a mean of more packets.
         """
-        error_ns, freedom = self.tail.error_of_mean() or (0.0, math.inf)
-        chance, own = self.tail.chance(), self.moments.error_ns
+        over = self.tail.over_time()
+        error_ns, freedom = over.error if over else (0.0, math.inf)
+        chance, own = self.tail.chance(over), self.moments.error_ns
         variance = error_ns**2 if own is None else max(error_ns**2 - chance.error**2, 0.0) + own**2
         floor_ns = float(self.tail.delays_ns.min()) if self.min_ns is None else self.min_ns
         return bounds(

@@ -19,6 +19,7 @@ from wirelag import _kernels
 from wirelag.stats.distribution import Z95, Distribution, halfway, place_of
 from wirelag.stats.over_time import (
     NOT_ALIKE,
+    STRETCHES,
     Alike,
     Chance,
     Error,
@@ -133,7 +134,7 @@ class DelaySample:
     def _in_order(self) -> InOrder:
         return InOrder(self.sent_ns, self.weights)
 
-    def _over_time(self) -> OverTime | None:
+    def over_time(self) -> OverTime | None:
         """How the mean delay varies, in ns."""
         if len(self) < 2:
             return None
@@ -142,15 +143,15 @@ class DelaySample:
 
     def error_of_mean(self) -> Error | None:
         """The error of the mean delay in ns, and its degrees of freedom; None for too few delays."""
-        over = self._over_time()
+        over = self.over_time()
         return None if over is None else over.error
 
-    def chance(self) -> Chance:
-        """The error of the mean if delays are independent."""
+    def chance(self, over: OverTime | None = None) -> Chance:
+        """The error of the mean if delays are independent, and what `over` tells of its interval."""
         apart, samples = self.delays_ns - self.delays_ns.mean(), self.effective
         std_ns = math.sqrt(float(apart @ apart) / len(self))
         skewness = float((apart * apart) @ apart) / len(self) / std_ns**3 if std_ns else 0.0
-        return Chance(std_ns / math.sqrt(samples), skewness, samples)
+        return Chance(std_ns / math.sqrt(samples), skewness, samples, over.higher if over else 0.0)
 
     def _wider(self) -> float:
         """How many times as wide the interval of the mean is as that of independent delays."""
@@ -159,7 +160,7 @@ class DelaySample:
 
     def why_no_interval(self) -> str | None:
         """Why figures have no interval; None: they have one."""
-        return tells(self._over_time(), len(self))
+        return tells(self.over_time(), len(self))
 
     def alike_over_time(self) -> Alike:
         """How delays are alike."""
@@ -184,15 +185,16 @@ class DelaySample:
             return (lower + upper) / 2 if lower < upper else float(upper)
 
         found: list[tuple[float, tuple[float, float] | None]] = []
-        whole, in_order = self._over_time(), self._in_order()
+        whole, in_order = self.over_time(), self._in_order()
         told = whole if tells(whole, len(self)) is None else None
         wider, floor_ns = self._wider() if told else 1.0, int(delays[0])
-        above, chance = float(self.delays_ns.mean()) - floor_ns, self.chance()
+        above, chance = float(self.delays_ns.mean()) - floor_ns, self.chance(whole)
         for share in shares:
             middle = at(share)
             known = told and 0 < share < 1 and enough_beyond(share, wider, self.effective, told.stretches)
             over = in_order.over_time(self.delays_ns <= middle) if known else None
-            ends = quantile_shares(share, over.error, self.effective) if over and not tells(over, len(self)) else None
+            seen = over is not None and over.stretches >= STRETCHES
+            ends = quantile_shares(share, over.error, self.effective) if over and seen else None
             if ends and told:
                 longest = middle + (middle - floor_ns) * longer(share, told.error, above, chance)
                 found.append((middle, (at(ends[0]), max(at(ends[1]), longest))))
