@@ -34,9 +34,9 @@ def found_of(values: Floats) -> Slowness:
     return slowness(powers_of(values), len(values), reach_of(values))
 
 
-def plain(powers: Floats, n: int, reach: float) -> tuple[float, float, float]:
-    """The half-width and the numbers of stretches and of returns, kind by kind."""
-    kinds: list[tuple[float, float, float, float]] = []  # logarithm of the likelihood, variance, stretches, returns
+def plain(powers: Floats, n: int, reach: float) -> Slowness:
+    """The same but the level, kind by kind."""
+    kinds: list[tuple[float, float, float, float, float]] = []  # likelihood (log), variance, stretches, returns, part
     times = []
     time = 0.5
     while time < 2 * n * (1 - 1e-9):
@@ -53,10 +53,11 @@ def plain(powers: Floats, n: int, reach: float) -> tuple[float, float, float]:
             log -= math.log(spectrum) / 2
             left += float(power) / spectrum
         variance = left / len(powers)
-        of_level = size / (1 + size) * variance / n * (1 - kept) / (1 + kept)  # that of a batch
-        moved = 2 * of_level * (1 - kept)  # by the level, from a batch to the next
-        returns = n * moved / (4 * reach**2) if time else math.inf
-        kinds.append((log - len(powers) / 2 * math.log(left), variance, n / (2 * time) if time else n, returns))
+        of_level, of_noise = (part / (1 + size) * variance / n for part in (size, 1.0))
+        of_batch = of_level * (1 - kept) / (1 + kept) + of_noise
+        returns = n * (1 - kept) / 2 * of_batch / reach**2 if time else math.inf
+        part = math.sqrt(1 - of_noise / of_batch)
+        kinds.append((log - len(powers) / 2 * math.log(left), variance, n / (2 * time) if time else n, returns, part))
     top = max(log for log, *_ in kinds)
     weights = [math.exp(log - top) for log, *_ in kinds]
     whole = sum(weights)
@@ -67,16 +68,17 @@ def plain(powers: Floats, n: int, reach: float) -> tuple[float, float, float]:
             sum(w * math.erfc(half / math.sqrt(2 * v)) for w, (_, v, *_) in zip(weights, kinds, strict=True)) / whole
         )
         low, high = (half, high) if beyond > 0.05 else (low, half)
-    return half, _doubted(weights, [one[2] for one in kinds]), _doubted(weights, [one[3] for one in kinds])
+    fewest, least = (_doubted(weights, [one[place] for one in kinds]) for place in (2, 3))
+    return Slowness(half, math.nan, kinds[fewest][2], *kinds[least][3:])
 
 
-def _doubted(weights: list[float], values: list[float]) -> float:
-    """The value that there are fewer than with a chance of one in three."""
+def _doubted(weights: list[float], values: list[float]) -> int:
+    """The kind with the value that there are fewer than with a chance of one in three."""
     fewer = 0.0
-    for value, weight in sorted(zip(values, weights, strict=True)):
+    for _, kind, weight in sorted(zip(values, range(len(values)), weights, strict=True)):
         fewer += weight / sum(weights)
         if fewer >= 1 / 3:
-            return value
+            return kind
     raise AssertionError
 
 
@@ -94,11 +96,11 @@ def forgets(rng: np.random.Generator, count: int, time: float, noise: float) -> 
 )
 def test_the_same_as_the_plain_twin(count: int, time: float, noise: float) -> None:
     values = forgets(np.random.default_rng(count), count, time, noise)
-    found = found_of(values)
-    half, stretches, returns = plain(powers_of(values), count, reach_of(values))
-    assert found.half == pytest.approx(half, rel=0.01)
-    assert found.stretches == pytest.approx(stretches)
-    assert found.returns == pytest.approx(returns)
+    found, expected = found_of(values), plain(powers_of(values), count, reach_of(values))
+    assert found.half == pytest.approx(expected.half, rel=0.01)
+    assert found.stretches == pytest.approx(expected.stretches)
+    assert found.returns == pytest.approx(expected.returns)
+    assert found.part == pytest.approx(expected.part)
 
 
 def test_intervals_of_levels_hold_and_without_a_level_they_do_not() -> None:

@@ -128,7 +128,7 @@ def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
     reach = -float(np.quantile(apart / sizes, LOWEST))
     found, freedom = slowness(powers, batches, reach * whole / batches), float(len(powers))
     error = found.half / half95(freedom) / whole, freedom
-    higher = max(0.0, reach) * _inverse(found.returns)
+    higher = max(0.0, reach) * found.part * _inverse(found.returns)
     return OverTime(error, found.stretches, found.level / whole**2, found.returns, higher)
 
 

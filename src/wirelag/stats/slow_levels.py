@@ -14,8 +14,8 @@ it is one number with much chance in it. How fast a level moves is known far bet
 moves by a variance of s^2 in a unit of time, and has a mean of w above its floor, is drawn to it by s^2 / (2 w)
 (reflected Brownian motion: J. Harrison 1985). A recording of length T shows this drift to s / sqrt(T), one part in
 sqrt(returns): returns = T s^2 / (4 w^2). It is twice the number of independent stretches that such a queue has; of any
-level it is the number of its stretches, times its variance by w^2. With few returns the drift may be none, and the
-mean anything.
+level it is the number of its stretches, times the variance of batches, noise included as it is in w, by w^2. With few
+returns the drift may be none, and the mean anything.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Slowness(NamedTuple):
     level: float  # the part of its variance that is a level's
     stretches: float  # independent ones
     returns: float  # to the floor, if the level is that of a queue
+    part: float  # of the reach that is the level's, not that of noise
 
 
 class _Kinds(NamedTuple):
@@ -55,7 +56,8 @@ class _Kinds(NamedTuple):
     likely: Floats  # logarithm, before
     noise: Floats  # its share in the spectrum at 0
     stretches: Floats
-    moves: Floats  # how fast the level does: returns, by the variance of the sum and the square of a batch's reach
+    part: Floats  # of the variance of a batch that is the level's
+    moves: Floats  # returns, by the variance of the sum and the square of a batch's reach
 
 
 def slowness(powers: Floats, batches: int, reach: float) -> Slowness:
@@ -68,20 +70,21 @@ def slowness(powers: Floats, batches: int, reach: float) -> Slowness:
     likely = kinds.likely - 0.5 * len(powers) * np.log(left)
     weights = np.exp(likely - likely.max())
     weights /= weights.sum()
-    stretches = _doubted(kinds.stretches, weights)
+    stretches = float(kinds.stretches[_doubted(kinds.stretches, weights)])
     variances = left / len(powers)
     held = weights > _NOTHING
     half = _half_width(weights[held], np.sqrt(variances[held]))
     noise = float(weights @ (variances * kinds.noise))
     middle = math.exp(float(weights[held] @ np.log(variances[held])))
     returns = kinds.moves * variances / reach**2 if reach > 0 else kinds.moves
-    return Slowness(half, max(0.0, middle - noise), stretches, _doubted(returns, weights))
+    kind = _doubted(returns, weights)
+    return Slowness(half, max(0.0, middle - noise), stretches, float(returns[kind]), math.sqrt(kinds.part[kind]))
 
 
-def _doubted(values: Floats, weights: Floats) -> float:
-    """The value below which the true one lies with as much doubt as is allowed."""
+def _doubted(values: Floats, weights: Floats) -> int:
+    """The kind with the value below which the true one lies with as much doubt as is allowed."""
     order = np.argsort(values)
-    return float(values[order][int(np.searchsorted(weights[order].cumsum(), _DOUBT))])
+    return int(order[int(np.searchsorted(weights[order].cumsum(), _DOUBT))])
 
 
 @lru_cache(maxsize=32)
@@ -97,8 +100,11 @@ def _kinds(batches: int, cosines: int) -> _Kinds:
     before = np.log(np.concatenate([[STEADY], np.full(len(spectra) - 1, each)]))
     stretches = np.concatenate([[batches], np.repeat(batches / (2 * times), len(_SIZES))])
     noise = np.concatenate([[1.0], np.tile(1 - share, len(times))])
-    moves = np.concatenate([[np.inf], (share * (1 - kept) ** 2 / (1 + kept) / 2).ravel()])
-    return _Kinds(1 / spectra, before - 0.5 * np.log(spectra).sum(axis=1), noise, stretches, moves)
+    of_level = share * (1 - kept) / (1 + kept)  # the variance of a batch, by the spectrum at 0
+    of_batch = of_level + 1 - share
+    part = np.concatenate([[0.0], (of_level / of_batch).ravel()])
+    moves = np.concatenate([[np.inf], (of_batch * (1 - kept) / 2).ravel()])
+    return _Kinds(1 / spectra, before - 0.5 * np.log(spectra).sum(axis=1), noise, stretches, part, moves)
 
 
 def _half_width(weights: Floats, errors: Floats) -> float:
