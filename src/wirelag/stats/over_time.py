@@ -125,10 +125,12 @@ def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
     if float(apart @ apart) <= 0:
         return OverTime((0.0, batches - 1.0), math.inf)
     powers = _cosines(apart, SLOWEST)
-    reach = -float(np.quantile(apart / sizes, LOWEST))
+    means = apart / sizes
+    reach, skewness = -float(np.quantile(means, LOWEST)), float((means**3).mean() / (means**2).mean() ** 1.5)
     found, freedom = slowness(powers, batches, reach * whole / batches), float(len(powers))
     error = found.half / half95(freedom) / whole, freedom
-    higher = max(0.0, reach) * found.part * _inverse(found.returns)
+    alike = min(max(2 * skewness / SKEWED, 0.0), 1.0)  # batches of noise are not skewed, whatever delays are
+    higher = max(0.0, reach) * alike * found.part * _inverse(found.returns)
     return OverTime(error, found.stretches, found.level / whole**2, found.returns, higher)
 
 
