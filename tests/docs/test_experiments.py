@@ -251,6 +251,20 @@ def test_rli_locality() -> None:
 
 
 @pytest.mark.acceptance
+def test_rli_bursts() -> None:
+    tables = tables_of("rli_bursts")
+    for u in ("0.88", "0.70", "0.55", "0.20"):
+        (shares,) = (table for title, table in tables.items() if f"u = {u}" in title)
+        found = [numbers(row) for row in shares.values()]
+        assert all(row == sorted(row, reverse=True) for row in found)  # of fewer bursts
+        above = [row[0] for row in found]
+        assert above == sorted(above, reverse=True)  # a higher delay
+        assert 0 < above[0] < 1
+    halves = tables["2: bursts above the mean delay"]
+    assert float(halves["0.88"]["half, ms"]) > float(halves["0.20"]["half, ms"])  # more load, longer bursts
+
+
+@pytest.mark.acceptance
 def test_rli_accuracy() -> None:
     """The bounds for 8 s and 5 seeds (tests/docs/test_rli_figures.py), times 1.5 for 1 s and 2 seeds."""
     burstiness, means, bias, by_delay, by_size, deviations, _ = tables_of("rli_accuracy").values()
