@@ -424,7 +424,7 @@ def test_pirate_in_the_kernel() -> None:
 @pytest.mark.acceptance
 @IN_LAB
 def test_pirate_cost() -> None:
-    costs, ratios, loads, sizes = tables_of("pirate_cost").values()
+    costs, ratios, loads, counts, sizes = tables_of("pirate_cost").values()
     assert all(float(row["modes, told"]) <= float(row["auto, told"]) for row in costs.values())
     assert all(float(row["modes, told"]) <= 5 and float(row["auto, told"]) <= 7 for row in ratios.values())
     assert all(float(row["modes, ns"]) > 0 for row in loads.values())
@@ -440,6 +440,7 @@ def test_balance_in_a_simulation() -> None:
     (back,) = (table for title, table in tables.items() if title.startswith("seconds until"))
     assert all(float(row["most"]) <= 15 for row in back.values())
 
+    assert all(row["why not"] != "-" or float(row["auto, per cycle"]) > 0 for row in counts.values())
 
 @pytest.mark.acceptance
 @IN_LAB
