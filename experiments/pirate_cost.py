@@ -1,9 +1,10 @@
-"""Pirate, figure 8: cost inside the kernel: time for a packet against connections and load, and memory.
+"""Pirate, figures 8, 8d: cost inside the kernel: time for a packet against connections and load, and memory.
 
 Against connections: test runs of the attached program's code, compared in one run with one that only passes packets on.
 Each packet is the next one of its connection, all connections in turn. `told` is with the time given, `clock` with the
 clock read: the latter includes what that takes on this machine. Against load: real requests of 64 connections in the
-lab, with the kernel's own statistics of programs, which include reading two clocks. Needs root.
+lab, with the kernel's own statistics of programs, which include reading two clocks. Fig. 8d: what the processor counts
+during the same test runs, for a packet, where it can count. Needs root.
 
     python experiments/pirate_cost.py [--quick]
 """
@@ -15,6 +16,7 @@ import struct
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from counters import counted, why_none
 from pirate_lab import need_root
 from traces import show
 
@@ -34,6 +36,11 @@ QUICK_LOADS = (2000,)
 LOADED = 64  # connections
 METHODS: tuple[Method, ...] = ("modes", "auto")
 RUNS, REPEAT = 7, 200_000
+RATES = {
+    "per cycle": ("instructions", "cycles"),
+    "branches": ("branch misses", "branches"),
+    "loads": ("data cache misses", "data cache loads"),
+}
 ENABLE_STATISTICS = 32  # bpf(2)
 
 
@@ -49,6 +56,7 @@ def main() -> None:
     loads = [against_load(rate, 1.0 if quick else 4.0) for rate in (QUICK_LOADS if quick else LOADS)]
     header = ("requests/s", *(f"{method}, {what}" for method in METHODS for what in ("ns", "% of a core")))
     show("in the lab, 64 connections", header, loads)
+    show_counters(QUICK if quick else CONNECTIONS)
     show("bytes for a connection", ("method", "record", "key, time, lock", "name", "64K connections, MB"), memory())
 
 
@@ -74,12 +82,42 @@ def against_connections(flows: int, runs: int) -> tuple[int, ...]:
         costs = []
         for method in METHODS:
             for told in (True, False):
-                estimator = Pirate(method, max(1 << 20, 2 * flows * (RECORDS[method] + 56)))
+                estimator = memory_for(method, flows)
                 clock = moving.maps[".bss"] if told else None
                 with KernelPirate(estimator, all_are_clients=True, replayed=told, clock=clock) as meter:
                     moving.maps["next"].update(0, meter.program)
                     costs.append(best(moves) - moved + alone)
     return flows, alone, *costs
+
+
+def show_counters(connections: tuple[int, ...]) -> None:
+    """Instructions for a cycle, and misses, against connections; a machine that cannot count says why."""
+    header = ("connections", *(f"{method}, {what}" for method in METHODS for what in RATES), "why not")
+    why = why_none()
+    none = ("any", *["-"] * (len(header) - 2), why)
+    rows = [none] if why else [(f"{flows}", *rates(flows), "-") for flows in connections]
+    show("8d: instructions for a cycle; misses, % of branches and of loads", header, rows)
+
+
+def rates(flows: int) -> list[str]:
+    """For each method: instructions for a cycle, misses of branches and of the data cache in percent."""
+    packet, repeat, found = frame(), max(REPEAT, 2 * flows), []
+    with Dataplane("moving", constants={"flows": flows}) as moving:
+        for method in METHODS:
+            with KernelPirate(memory_for(method, flows), all_are_clients=True) as meter:
+                moving.maps["next"].update(0, meter.program)
+                for events, base in RATES.values():
+                    many, all_ = (
+                        counted(name, lambda: moving.programs["wl_moving"].run(packet, repeat=repeat))
+                        for name in (events, base)
+                    )
+                    found.append(f"{(1 if base == 'cycles' else 100) * many / max(1, all_):.2f}")
+    return found
+
+
+def memory_for(method: Method, flows: int) -> Pirate:
+    """A meter with room for as many connections."""
+    return Pirate(method, max(1 << 20, 2 * flows * (RECORDS[method] + 56)))
 
 
 def against_load(rate: int, seconds: float) -> tuple[object, ...]:

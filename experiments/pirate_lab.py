@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the lab
 
 from lab.run import flow_key, run
 from lab.scenarios import Scenario
-from lab.score import Score, batches, errors, score
+from lab.score import CLOSE, Score, batches, errors, score
 from wirelag.capture.files import Capture
 from wirelag.estimators.pirate import Method, Pirate
 from wirelag.packets.roles import Roles
@@ -27,6 +27,8 @@ from wirelag.synopses.epochs import REASONS, TUNNEL, Epochs
 LITERAL = "modes, literal"
 SEED = 1
 QUICK_S = 2.0
+OF_CONNECTIONS = (0.5, 0.7, 0.9, 1.0)
+FEW = 0.05  # of a connection's epochs
 
 Floats = npt.NDArray[np.float64]
 
@@ -114,6 +116,15 @@ def compared(record: Recorded, method: str = "auto") -> pl.DataFrame:
     """Every epoch with an estimate: `mean_ns`, `true_ns`, `error`."""
     found = errors(record.truth, answers(answered(record.capture, estimator_of(method))))
     return found.filter(pl.col("error").is_not_null())
+
+
+def of_connections(epochs: pl.DataFrame, kind: pl.Expr) -> tuple[Floats, Floats]:
+    """By connection: the share of epochs that are wrong and of this kind; their mean |error|, where there are any."""
+    wrong = (pl.col("error").abs() > CLOSE) & kind
+    found = epochs.group_by("flow_key").agg(
+        wrong.mean().alias("share"), pl.col("error").abs().filter(wrong).mean().alias("size")
+    )
+    return found["share"].to_numpy(), found["size"].drop_nulls().to_numpy()
 
 
 def reasons(epochs: Epochs) -> str:

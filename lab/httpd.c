@@ -216,19 +216,20 @@ static int answer(struct connection *c)
     return transmit(c);
 }
 
+/* All that wait: a busy server would otherwise serve all others before each new one. */
 static void welcome(int listener)
 {
-    int one = 1, fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+    int one = 1, fd;
     u32 rate = (u32)(pace_mbit * 125000);
 
-    if (fd < 0)
-        return;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (pace_mbit)
-        check(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate), "SO_MAX_PACING_RATE");
-    connections[fd] = memset(grow(NULL, sizeof **connections), 0, sizeof **connections);
-    connections[fd]->fd = fd;
-    check(epoll_ctl(poll_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN, .data.fd = fd}), "epoll_ctl");
+    while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        if (pace_mbit)
+            check(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate), "SO_MAX_PACING_RATE");
+        connections[fd] = memset(grow(NULL, sizeof **connections), 0, sizeof **connections);
+        connections[fd]->fd = fd;
+        check(epoll_ctl(poll_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN, .data.fd = fd}), "epoll_ctl");
+    }
 }
 
 static void serve(struct connection *c, u32 events)

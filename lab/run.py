@@ -65,8 +65,8 @@ def run(scenario: Scenario, seed: int, folder: Path, in_kernel: Method | None = 
         for tunnel in tunnels:
             tunnel.dig(network, folder)
         server = scenario.server.start(network, folder, seed, "0.0.0.0" if tunnels else SERVICE_ADDRESS)
-        if isinstance(scenario.server, Httpd) and scenario.server.cpu_share:
-            limits.enter_context(cpu_quota(server.pid, scenario.server.cpu_share))
+        if isinstance(scenario.server, Httpd) and scenario.server.cpu_shares:
+            limits.enter_context(cpu_quota(server.pid, scenario.server.cpu_shares))
         recorders: list[Recorder | InKernel] = []
         if result.both:
             recorders.append(Recorder(network, result.both, "client", both=True))

@@ -105,7 +105,7 @@ def _others() -> list[Scenario]:
         Scenario("paced-responses", Httpd(exponential, pace_mbit=80), Load(response="constant:50000")),
         Scenario("paced-requests", Httpd(exponential), Load("batch", 4, pace_us=500)),
         Scenario("short-flows", Httpd(exponential), Load(each=50)),
-        Scenario("quota", Httpd("exponential:1000", burn=True, cpu_share=0.4), Load(), connections=4, seconds=28),
+        Scenario("quota", Httpd("exponential:1000", burn=True, cpu_shares=(0.4,)), Load(), connections=4, seconds=28),
         Scenario("wrk", Httpd(exponential), Wrk(), both=True),
         Scenario("redis-benchmark", Redis(), RedisBenchmark(), both=True),
         Scenario("redis-benchmark-p4", Redis(), RedisBenchmark(4), both=True),

@@ -32,7 +32,7 @@ class Httpd:
     gap_us: int = 0  # this far apart
     pace_mbit: int = 0
     burn: bool = False  # service time is computing time
-    cpu_share: float = 0.0  # share of one core; 0: unlimited
+    cpu_shares: tuple[float, ...] = ()  # of one core, each for a second, again and again; empty: unlimited
     workers: int = 1  # in the order `worker`
     slow: float = 5.0  # SIGUSR1 multiplies service times by this, SIGUSR2 restores them
     number: int = 0  # in responses, to identify the server; 0: none

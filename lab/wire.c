@@ -1,8 +1,9 @@
 /* A wire between two interfaces: delay, jitter, loss, reordering and rate, for each direction.
  *
  * Law: a frame leaves at its arrival (the kernel's timestamp) + its turn on a link of this rate + delay + jitter. Jitter alone
- * preserves the order. A share of the frames is held back for up to hold-us more; those may be overtaken. `up` is from interface
- * a to interface b, `down` the reverse. At SIGTERM it prints statistics as JSON. */
+ * preserves the order. A share of the frames is held back for up to hold-us more; those may be overtaken. A frame that would wait
+ * longer than queue-us for its turn is lost. `up` is from interface a to interface b, `down` the reverse. At SIGTERM it prints
+ * statistics as JSON. */
 #include "lab.h"
 
 #include <arpa/inet.h>
@@ -20,7 +21,7 @@
 #define LATENESS_BINS 20000 /* bins of 1 us */
 
 struct direction {
-    s64 delay_us, jitter_us, hold_us;
+    s64 delay_us, jitter_us, hold_us, queue_us;
     double loss, held_share, rate_mbit;
     int from, to; /* sockets */
     struct random random;
@@ -68,7 +69,7 @@ static s64 leaves_ns(struct direction *d, s64 arrived_ns, u32 length)
     double jitter = random_unit(&d->random) * 2 - 1, hold = random_unit(&d->random);
     s64 at = arrived_ns;
 
-    if (lost < d->loss) {
+    if (lost < d->loss || (d->queue_us && d->free_ns - at > d->queue_us * MICROSECOND)) {
         d->lost++;
         return -1;
     }
@@ -191,15 +192,17 @@ int main(int count, char **arguments)
         {"up-held", NUMBER, &up.held_share},
         {"up-hold-us", INTEGER, &up.hold_us},
         {"up-mbit", NUMBER, &up.rate_mbit},
+        {"up-queue-us", INTEGER, &up.queue_us},
         {"down-delay-us", INTEGER, &down.delay_us},
         {"down-jitter-us", INTEGER, &down.jitter_us},
         {"down-loss", NUMBER, &down.loss},
         {"down-held", NUMBER, &down.held_share},
         {"down-hold-us", INTEGER, &down.hold_us},
         {"down-mbit", NUMBER, &down.rate_mbit},
+        {"down-queue-us", INTEGER, &down.queue_us},
         {NULL},
     };
-    struct sched_param first = {.sched_priority = 10};
+    struct sched_param first = {.sched_priority = 20}; /* above everything else, also where that has priority 10 */
     sigset_t ending, none;
     int poll;
 

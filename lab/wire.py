@@ -21,6 +21,7 @@ class Direction:
     held: float = 0.0  # share held back, which may be overtaken
     hold_us: int = 0  # for at most this long, uniform
     mbit: float = 0.0  # 0: unlimited
+    queue_us: int = 0  # a frame that would wait longer for its turn is lost; 0: none is
 
     def arguments(self, name: str) -> list[str]:
         """Arguments for the program."""
@@ -31,6 +32,7 @@ class Direction:
             f"{name}-held={self.held}",
             f"{name}-hold-us={self.hold_us}",
             f"{name}-mbit={self.mbit}",
+            f"{name}-queue-us={self.queue_us}",
         ]
 
 

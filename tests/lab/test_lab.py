@@ -204,6 +204,20 @@ def test_jitter_keeps_the_order_and_a_rate_queues(network: Network, tmp_path: Pa
     assert delay_ms.min() > 1.4  # 5 - 4, and 0.42 for its own bits
 
 
+@pytest.mark.acceptance
+@IN_LAB
+def test_a_full_queue_loses(network: Network, tmp_path: Path) -> None:
+    """16.7 Mbit/s into 5: two thirds are lost, and nothing waits longer than the queue; 1.7 ms for its own bits."""
+    packets, counted = _through(network, tmp_path, Direction(mbit=5, queue_us=20_000))
+    lost = packets["point_ns"].null_count()
+    assert counted["lost"] == lost > 0.3 * len(packets)
+    arrived = packets.drop_nulls("point_ns")
+    delay_ms = (arrived["point_ns"] - arrived["time_ns"]).to_numpy() / MS
+    assert np.median(delay_ms) > 15
+    if ALONE:
+        assert np.quantile(delay_ms, 0.99) < 22
+
+
 # ---- servers and clients ----
 
 
@@ -369,7 +383,7 @@ def test_without_timestamps_and_with_the_kernels_round_trip_time(tmp_path: Path)
 
 @IN_LAB
 def test_a_quota_slows_a_server(tmp_path: Path) -> None:
-    httpd = Httpd("constant:1000", burn=True, cpu_share=0.25)
+    httpd = Httpd("constant:1000", burn=True, cpu_shares=(0.25,))
     truth = _truth(Scenario("quota", httpd, Load(), connections=2, seconds=1), tmp_path)
     assert 5 < len(truth) < 350  # 1,000 without; a busy machine may be slower
     assert not list(Path("/sys/fs/cgroup").glob(f"**/lab-{owner_name()}"))
