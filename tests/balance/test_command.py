@@ -66,7 +66,7 @@ def dry_run(config: Path, *arguments: object) -> list[dict[str, Any]]:
         (("--dry-run", "-r", CAPTURE, "--speed", "fast"), "'fast' is not a speed"),
         (("--apply", "'", "-r", CAPTURE, "--speed", "max"), "No closing quotation"),
         (("--apply", "", "-r", CAPTURE, "--speed", "max"), "is empty: give a command"),
-        (("--method", "auto"), "the kernel supports modes only: add --dry-run or --apply"),
+        (("--method", "gap"), "'gap' is not one of auto, modes"),
         (("--check", "--prometheus", "x"), "'x' is not an address"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_dry_run_prints_the_weights(config: Path) -> None:
 
 
 def test_both_methods_find_the_slow_server(config: Path) -> None:
-    lines = dry_run(config, "-r", CAPTURE, "--method", "auto")
+    lines = dry_run(config, "-r", CAPTURE, "--method", "modes")
     assert min(of(line, "web2")["weight"] for line in lines) == pytest.approx(0.008)
 
 

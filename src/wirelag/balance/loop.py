@@ -19,7 +19,7 @@ from wirelag.errors import WirelagError
 NOTHING: Final = Counts()
 FIXED: Final = (
     *("interface", "service", "interval_ns", "table_size", "connections", "idle_ns", "most_new", "secret"),
-    *("pins", "prometheus", "audit"),
+    *("method", "pins", "prometheus", "audit"),
 )
 
 
