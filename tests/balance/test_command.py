@@ -137,6 +137,16 @@ def test_both_methods_find_the_slow_server(config: Path) -> None:
     assert min(of(line, "web2")["weight"] for line in lines) == pytest.approx(0.008)
 
 
+def test_the_paper_s_controller_decides_if_asked_to(config: Path) -> None:
+    config.write_text('controller = "paper"\n' + config.read_text(encoding="utf-8"), encoding="utf-8")
+    lines = dry_run(config, "-r", CAPTURE)
+    reasons = {str(of(line, "web2")["reason"]) for line in lines}
+    assert any(reason.startswith("slow, ") for reason in reasons)
+    assert min(of(line, "web2")["weight"] for line in lines) < 0.1
+    said = wirelag("balance", "--config", config, "--check").stdout
+    assert "by auto, as the paper: a backend above 1.5 times" in said
+
+
 def test_backends_are_distinguished_by_address(config: Path, tmp_path: Path) -> None:
     """As a balancer that translates addresses sends them; here one backend has the service's own address."""
     text = re.sub(r"mac = .*\n", "", CONFIG).replace(f'address = "{SERVICE}"', 'address = "192.0.2.99"')

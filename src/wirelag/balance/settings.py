@@ -91,6 +91,7 @@ SCHEMA: Final = Schema(
         Key("interval", duration("100ms", "60s"), "500ms", "how often to set weights"),
         Key("method", choice("auto", "modes"), None, "how latency is measured",
             otherwise="`auto`; `modes` for udp, where `auto` has nothing to go by"),
+        Key("controller", choice("wirelag", "paper"), "wirelag", "who decides on weights; `paper`: for comparison"),
         Key("drain", listed(NAME), None, "names of backends that get no new connections"),
         Key("drain_limit", duration("0s", "7d"), "5m", "how long a draining backend keeps its connections"),
         Key("pins", Kind("path, or `false`", _pins), True, "a folder in bpffs; `false`: nothing is pinned",
@@ -178,6 +179,7 @@ class Config:
     drain_ns: int
     interval_ns: int
     method: Measured
+    controller: Literal["wirelag", "paper"]
     policy: Policy
     table_size: int
     connections: int
@@ -213,6 +215,7 @@ class Config:
             settings["drain_limit"],
             settings["interval"],
             settings["method"] or ("auto" if settings["service.protocol"] == "tcp" else "modes"),
+            settings["controller"],
             Policy(**{one.name: settings[f"policy.{one.name}"] for one in fields(Policy)}),
             settings["table.size"],
             settings["table.connections"],
