@@ -5,7 +5,7 @@ flight. `equal` is the same balancer with constant equal weights, `aware` follow
 controller. p99 is over all requests, including those of connections pinned to a slow server.
 
     python experiments/balance_lab.py [--quick] [--runs N] [--seconds S] [--loads N...]
-    python experiments/balance_lab.py --in-flight 1 4 16 [--open] [--runs N] [--seconds S]      by method
+    python experiments/balance_lab.py --in-flight 1 4 16 [--runs N] [--seconds S]      by method
     python experiments/balance_lab.py --deaths [--runs N]      how long a dead server gets connections: 3 minutes
 """
 
@@ -47,7 +47,6 @@ KINDS: dict[str, dict[str, Any] | None] = {"equal": EQUAL, "aware": None, "paper
 METHODS: dict[str, dict[str, Any] | None] = {"equal": EQUAL, "auto": {"method": "auto"}, "modes": {"method": "modes"}}
 TOGETHER = 96  # requests in flight, of all connections
 FEWEST = 8  # connections
-OPEN_RATE = 40.0  # requests a second on each connection of an open loop
 
 Act = Callable[[Site], None]
 
@@ -187,14 +186,12 @@ def tail(
     return Tail(found, requests / (len(kinds) * runs * seconds), failed, least)
 
 
-def by_method(windows: Sequence[int], is_open: bool, runs: int, seconds: float) -> None:
-    """Figure 9 with several requests in flight, or with clients that do not wait, by method."""
+def by_method(windows: Sequence[int], runs: int, seconds: float) -> None:
+    """Figure 9 with several requests in flight, by method."""
     loads = {
         f"{window} in flight": (max(FEWEST, TOGETHER // window), Load(lifetime=LIFETIME, in_flight=window))
         for window in windows
     }
-    if is_open:
-        loads["an open loop"] = (TOGETHER // 2, Load(lifetime=LIFETIME, pattern="open", rate=OPEN_RATE))
     rows: list[tuple[object, ...]] = []
     for name, (connections, load) in loads.items():
         one = tail(connections, runs, seconds, kinds=METHODS, load=load)
@@ -317,7 +314,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short run of one load: rough numbers")
     parser.add_argument("--deaths", action="store_true", help="only how long a dead server gets connections")
     parser.add_argument("--in-flight", type=int, nargs="+", help="only this: requests in flight, by method")
-    parser.add_argument("--open", action="store_true", help="beside them, clients that do not wait for responses")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0, help="of a run")
     parser.add_argument("--loads", type=int, nargs="+", default=LOADS, help="connections")
@@ -332,7 +328,7 @@ def main() -> None:
         deaths(asked.loads[len(asked.loads) // 2], asked.runs)
         return
     if asked.in_flight:
-        by_method(asked.in_flight, asked.open, asked.runs, asked.seconds)
+        by_method(asked.in_flight, asked.runs, asked.seconds)
         return
     if asked.quick:
         asked.runs, asked.loads, asked.seconds = 1, asked.loads[:1], 8.0
