@@ -16,7 +16,16 @@ import struct
 import numpy as np
 
 from wirelag.ebpf import bpf
-from wirelag.ebpf.balance_maps import CONNECTION, GROUP, TABLES, UNCONFIRMED, Balancer, prepare, wanted_settings
+from wirelag.ebpf.balance_maps import (
+    CONNECTION,
+    GROUP,
+    MEASURES,
+    TABLES,
+    UNCONFIRMED,
+    Balancer,
+    prepare,
+    wanted_settings,
+)
 from wirelag.ebpf.bpf import Program
 from wirelag.ebpf.dataplane import Dataplane
 from wirelag.ebpf.service import Backend, Service
@@ -29,9 +38,10 @@ TABLE, GROUPS = 65_537, 1 << 13
 VIP, CLIENT, PORT = "10.0.0.100", "10.0.0.1", 80
 MAC = bytes.fromhex("020000000002")  # MAC address of the interface and of the backend: a frame is unchanged by a run
 PASSES = bytes.fromhex("b700000002000000 9500000000000000")  # return XDP_PASS
-FRONT_BYTES, MODE_WORDS, COUNTS = 32, 4, slice(24, 30)
-ONLY, ONE_MODE, ALL_MODES, AGAIN = (
+FRONT_BYTES, MODES_BYTES, MODE_WORDS, COUNTS = 32, 144, 4, slice(24, 30)
+ONLY, AUTO, ONE_MODE, ALL_MODES, AGAIN = (
     "balance",
+    "balance + auto, TCP again",
     "balance + modes",
     "balance + modes, all in use",
     "balance + modes, TCP again",
@@ -54,10 +64,10 @@ def frame(protocol: int) -> bytes:
 class Case:
     """The program with one connection in its table."""
 
-    def __init__(self, measures: int, protocol: int, full: bool = False) -> None:
+    def __init__(self, measures: str, protocol: int, full: bool = False) -> None:
         sizes = {"maglev": TABLES * TABLE, "backends": 16, "tallies": 16, "groups": GROUPS}
         sizes |= {"connections": GROUP * GROUPS, "openings": UNCONFIRMED * GROUPS}
-        self.plane = Dataplane("balance", sizes=sizes, constants={"measures": measures})
+        self.plane = Dataplane("balance", sizes=sizes, constants={"measures": MEASURES[measures]})
         service = Service(VIP, (PORT,), "tcp" if protocol == socket.IPPROTO_TCP else "udp")
         prepare(self.plane.maps, wanted_settings(service, TABLE, GROUPS, 10**11, 10**9, LONG_NS, 4), MAC, new=True)
         balancer = Balancer(self.plane.maps, MAC, "")
@@ -71,7 +81,7 @@ class Case:
         connections = self.plane.maps["connections"].memory().view(CONNECTION)
         flow = connections["flow"][np.flatnonzero(connections["seen"])[0]]
         flow[COUNTS] = 0
-        modes = flow[FRONT_BYTES:].view("<u4").reshape(-1, MODE_WORDS)
+        modes = flow[FRONT_BYTES:MODES_BYTES].view("<u4").reshape(-1, MODE_WORDS)
         gaps = (1 << 20) << np.arange(len(modes))
         modes[:] = np.stack([gaps, gaps, gaps, np.ones_like(gaps)], 1)
 
@@ -86,7 +96,8 @@ def costs() -> dict[str, float]:
     """The cost of each case as a multiple of `pass`, which is in ns."""
     passing = Program.load("passes", bpf.XDP, PASSES, b"GPL\0", 0, b"", 37)
     tcp, udp = socket.IPPROTO_TCP, socket.IPPROTO_UDP
-    cases = {ONLY: Case(0, udp), ONE_MODE: Case(1, udp), ALL_MODES: Case(1, udp, full=True), AGAIN: Case(1, tcp)}
+    cases = {ONLY: Case("nothing", udp), AUTO: Case("auto", tcp), ONE_MODE: Case("modes", udp)}
+    cases |= {ALL_MODES: Case("modes", udp, full=True), AGAIN: Case("modes", tcp)}
     least = dict.fromkeys(("pass", *cases), 10**9)
     for _ in range(ROUNDS):
         least["pass"] = min(least["pass"], passing.run(frame(tcp), REPEAT).duration_ns)

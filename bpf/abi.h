@@ -26,6 +26,7 @@ static long (*const bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u6
 static void *(*const bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = (void *)131;
 static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;
 static void (*const bpf_ringbuf_discard)(void *data, __u64 flags) = (void *)133;
+static long (*const bpf_xdp_load_bytes)(struct xdp_md *context, __u32 offset, void *to, __u32 length) = (void *)189;
 static long (*const bpf_loop)(__u32 count, void *function, void *context, __u64 flags) = (void *)181;
 
 /* A store that publishes everything written before it to other CPUs. */

@@ -1,4 +1,4 @@
-/* A load balancer in XDP: layer-2 direct server return, with Pirate's `modes` in the same pass.
+/* A load balancer in XDP: layer-2 direct server return, with Pirate's `auto` or `modes` in the same pass.
  *
  * Law: only packets to the service are touched; all others pass unchanged. A connection stays with the backend of its first
  * packet. Those in no table follow the Maglev table of before weights moved, so they stay too if they are older than that. ICMP
@@ -6,18 +6,6 @@
  * floods back are not sent again. Every failure is counted. User space (ebpf/balance.py) writes settings, backends and the unused
  * Maglev table, and reads the rest; nothing here waits for it. */
 #include "balance_connections.h"
-#include "hash.h"
-
-enum { IPV4 = 0x0800, IPV6 = 0x86dd, TCP = 6, ICMP = 1, ICMP6 = 58, FRAGMENT = 44 };
-
-const volatile u32 measures = 1; /* 0: balance only */
-
-/* A packet to the service. */
-struct arrival {
-    struct wl_endpoint client; /* its port, and above it the service's */
-    struct wl_client_packet packet;
-    u8 error; /* ICMP: about a packet of the connection */
-};
 
 /* ---- the packet ---- */
 
@@ -48,8 +36,63 @@ WL_INLINE u64 mapped(u32 address)
     return 0xffffull << 32 | address;
 }
 
+/* TCP options of any kind and order, `bytes` long, as kernels/transport.h reads them. */
+WL_ONCE wl_read_options(struct xdp_md *context, u32 offset, u32 bytes, struct wl_client_packet *p)
+{
+    u8 options[64] = {0};
+    u32 at = 0;
+
+    if (!p || bytes < 2 || bytes > 40 || offset > 1024 || bpf_xdp_load_bytes(context, offset, options, bytes))
+        return 0;
+    for (u32 i = 0; i < 40; i++) {
+        u32 kind, length;
+
+        at &= 63;
+        if (at + 2 > bytes)
+            break;
+        kind = options[at];
+        length = kind == 1 ? 1 : options[(at + 1) & 63];
+        if (!kind || (kind != 1 && length < 2) || at + length > bytes)
+            break;
+        if (kind == 2 && length == 4 && p->tcp_flags & WL_CLIENT_SYN && !p->mss)
+            p->mss = (u16)(options[(at + 2) & 63] << 8 | options[(at + 3) & 63]);
+        if (kind == 8 && length == 10 && !(p->has & WL_HAS_TIMESTAMPS)) {
+            for (u32 byte = 0; byte < 4; byte++) {
+                p->tsval = p->tsval << 8 | options[(at + 2 + byte) & 63];
+                p->tsecr = p->tsecr << 8 | options[(at + 6 + byte) & 63];
+            }
+            p->has |= WL_HAS_TIMESTAMPS;
+        }
+        at += length;
+    }
+    return 0;
+}
+
+/* What `auto` needs of a TCP header: nearly all packets have only timestamps, in one place, and SYNs their MSS first. */
+WL_INLINE void read_tcp(struct xdp_md *context, const u8 *at, const u8 *end, u32 head, struct wl_client_packet *p)
+{
+    u32 options = (u32)(at - (const u8 *)(long)context->data) + 20;
+
+    p->ack = wl_be32(at + 8);
+    if (head == 20)
+        return;
+    if (p->tcp_flags & WL_CLIENT_SYN) {
+        if (at + 24 <= end && wl_be16(at + 20) == 0x0204)
+            p->mss = wl_be16(at + 22);
+        if (!p->mss)
+            wl_read_options(context, options, head - 20, p);
+    } else if (head >= 32 && at + 32 <= end && wl_be32(at + 20) == 0x0101080a) {
+        p->tsval = wl_be32(at + 24);
+        p->tsecr = wl_be32(at + 28);
+        p->has |= WL_HAS_TIMESTAMPS;
+    } else {
+        wl_read_options(context, options, head - 20, p);
+    }
+}
+
 /* Read what follows the IP header, `bytes` long. */
-WL_INLINE int read_transport(const struct balance_settings *s, const u8 *at, const u8 *end, u32 bytes, struct arrival *a)
+WL_INLINE int read_transport(
+    struct xdp_md *context, const struct balance_settings *s, const u8 *at, const u8 *end, u32 bytes, struct arrival *a)
 {
     u32 head = 8;
 
@@ -67,7 +110,9 @@ WL_INLINE int read_transport(const struct balance_settings *s, const u8 *at, con
         }
         a->packet.seq = wl_be32(at + 4);
         a->packet.tcp_flags = at[13];
-        a->packet.has = WL_HAS_TCP;
+        a->packet.has |= WL_HAS_TCP;
+        if (measures == BY_AUTO)
+            read_tcp(context, at, end, head, &a->packet);
     }
     a->packet.payload = bytes - head;
     return 1;
@@ -105,7 +150,7 @@ WL_INLINE int read_icmp6(const struct balance_settings *s, const u8 *at, const u
     return read_quoted(s, ip + 40, end, a);
 }
 
-WL_INLINE int read_ipv4(const struct balance_settings *s, const u8 *ip, const u8 *end, struct arrival *a)
+WL_INLINE int read_ipv4(struct xdp_md *context, const struct balance_settings *s, const u8 *ip, const u8 *end, struct arrival *a)
 {
     u32 head, bytes;
 
@@ -125,10 +170,12 @@ WL_INLINE int read_ipv4(const struct balance_settings *s, const u8 *ip, const u8
         return read_icmp(s, ip + head, end, a);
     a->client.low = mapped(wl_be32(ip + 12));
     a->packet.length = bytes;
-    return read_transport(s, ip + head, end, bytes - head, a);
+    a->packet.ip_id = wl_be16(ip + 4);
+    a->packet.has = (a->packet.ip_id ? WL_HAS_IP_ID : 0) | (wl_has_travelled(ip[8]) ? WL_HAS_TRAVELLED : 0);
+    return read_transport(context, s, ip + head, end, bytes - head, a);
 }
 
-WL_INLINE int read_ipv6(const struct balance_settings *s, const u8 *ip, const u8 *end, struct arrival *a)
+WL_INLINE int read_ipv6(struct xdp_md *context, const struct balance_settings *s, const u8 *ip, const u8 *end, struct arrival *a)
 {
     u32 bytes;
 
@@ -148,17 +195,21 @@ WL_INLINE int read_ipv6(const struct balance_settings *s, const u8 *ip, const u8
     a->client.high = wl_be64(ip + 8);
     a->client.low = wl_be64(ip + 16);
     a->packet.length = bytes + 40;
-    return read_transport(s, ip + 40, end, bytes, a);
+    a->packet.has = wl_has_travelled(ip[7]) ? WL_HAS_TRAVELLED : 0;
+    return read_transport(context, s, ip + 40, end, bytes, a);
 }
 
-WL_INLINE int read_frame(const struct balance_settings *s, const u8 *frame, const u8 *end, struct arrival *a)
+WL_INLINE int read_frame(
+    struct xdp_md *context, const struct balance_settings *s, const u8 *frame, const u8 *end, struct arrival *a)
 {
     u16 type;
 
     if (frame + 14 > end || !is_ours(frame, s->mac))
         return 0;
     type = wl_be16(frame + 12);
-    return type == IPV4 ? read_ipv4(s, frame + 14, end, a) : type == IPV6 ? read_ipv6(s, frame + 14, end, a) : 0;
+    if (type == IPV4)
+        return read_ipv4(context, s, frame + 14, end, a);
+    return type == IPV6 ? read_ipv6(context, s, frame + 14, end, a) : 0;
 }
 
 WL_INLINE u8 is_syn(const struct arrival *a)
@@ -208,23 +259,6 @@ WL_INLINE u32 choice(const struct balance_settings *s, const struct arrival *a, 
 
 /* ---- measurement ---- */
 
-WL_INLINE void measure(const struct balance_settings *s, struct connection *c, const struct wl_client_packet *p, struct tally *t)
-{
-    struct wl_epoch epoch;
-    u32 requests = c->flow.front.requests, repeated = c->flow.front.lost;
-
-    if (!wl_modes_packet(&c->flow, p, &s->pirate, &epoch)) {
-        t->requests += c->flow.front.requests - requests;
-        t->repeated += c->flow.front.lost - repeated;
-        return;
-    }
-    t->requests += epoch.requests - requests;
-    t->repeated += epoch.lost - repeated;
-    t->sum_ns += epoch.sum_ns;
-    t->count += epoch.count;
-    t->abstained += !epoch.count;
-}
-
 /* Measure a packet of its connection; `moved`: earlier measurements were of another backend. */
 WL_INLINE void take(const struct balance_settings *s, const struct arrival *a, struct connection *c, struct tally *t, u8 moved)
 {
@@ -237,9 +271,11 @@ WL_INLINE void take(const struct balance_settings *s, const struct arrival *a, s
         fault(BUSY);
         return;
     }
-    if (moved)
+    if (moved || c->method != measures) {
         __builtin_memset(&c->flow, 0, sizeof c->flow);
-    measure(s, c, &a->packet, t);
+        c->method = (u8)measures;
+    }
+    wl_measure(c, &s->pirate, t);
     WL_PUBLISH(&c->busy, 0);
 }
 
@@ -254,24 +290,15 @@ WL_INLINE int forward(struct xdp_md *context, u64 mac)
     return (int)bpf_redirect(context->ingress_ifindex, 0);
 }
 
-/* The first packet of a UDP connection is a request; it is measured when the second one confirms it. */
-WL_INLINE void begin(const struct balance_settings *s, struct newcomer *n)
-{
-    if (s->protocol == TCP || !measures)
-        return;
-    n->front.start_ns = n->front.last_ns = n->now_ns - silence(n->word, n->now_ns);
-    n->front.requests = 1;
-    n->front.flags = WL_FRONT_ANY | WL_FRONT_NOT_TCP | (n->word & MARKED ? WL_FRONT_FULL : 0);
-}
-
 /* Remember a connection that is not confirmed: 1 if it is from now on. */
 WL_INLINE int remember(const struct balance_settings *s, const struct arrival *a, struct newcomer *n, struct tally *t, u8 anew)
 {
     u8 tcp = s->protocol == TCP;
     u64 mark = is_syn(a) || (!tcp && a->packet.length >= WL_FULL_LENGTH) ? MARKED : 0;
+    u64 far = a->packet.has & WL_HAS_TRAVELLED ? FAR : 0;
 
     if (n->slot < GROUP && !anew && !is_syn(a)) {
-        begin(s, n);
+        n->began_ns = n->now_ns - silence(n->word, n->now_ns);
         if (!wl_confirm(n))
             return 0;
         t->opened += tcp && !(n->word & MARKED);
@@ -279,41 +306,47 @@ WL_INLINE int remember(const struct balance_settings *s, const struct arrival *a
     }
     t->repeated += tcp && !anew;
     t->requests += !tcp && measures;
-    wl_open(n, word_of(n->now_ns, mark, n->backend));
+    wl_open(n, word_of(n->now_ns, mark | far, n->backend), is_syn(a) ? shown_by(&a->packet) : 0);
     return 0;
 }
 
 SEC("xdp")
 int wl_balance(struct xdp_md *context)
 {
-    struct arrival a = {0};
     struct newcomer n = {0};
     struct balance_settings *s;
     struct connection *c;
+    struct arrival *a;
+    struct work *w;
     struct tally *t;
     u32 zero = 0, number;
     u64 to;
     u8 syn, opens, moved = 0;
 
     s = bpf_map_lookup_elem(&settings, &zero);
-    if (!s || !read_frame(s, (void *)(long)context->data, (void *)(long)context->data_end, &a))
+    w = bpf_map_lookup_elem(&works, &zero);
+    if (!s || !w)
         return XDP_PASS;
-    a.packet.time_ns = replayed ? wl_now_ns() : (s64)bpf_ktime_get_ns(); /* a clock that is never set */
-    n.key = wl_mix(wl_endpoint_hash(s->seed, &a.client));
+    a = &w->arrival;
+    __builtin_memset(a, 0, sizeof *a);
+    if (!read_frame(context, s, (void *)(long)context->data, (void *)(long)context->data_end, a))
+        return XDP_PASS;
+    a->packet.time_ns = replayed ? wl_now_ns() : (s64)bpf_ktime_get_ns(); /* a clock that is never set */
+    n.key = wl_mix(wl_endpoint_hash(s->seed, &a->client));
     n.key = n.key > TAKEN ? n.key : TAKEN + 1;
-    syn = is_syn(&a);
+    syn = is_syn(a);
 
     c = find(s, n.key);
     if (c) {
         opens = syn && c->closed;
         number = c->backend;
     } else {
-        n.now_ns = a.packet.time_ns;
-        n.seen = seen_at(&a);
+        n.now_ns = a->packet.time_ns;
+        n.seen = seen_at(a);
         wl_find_opening(&n);
         opens = n.slot >= GROUP || silence(n.word, n.now_ns) >> SEEN_SHIFT > (syn ? s->closing : s->idle);
         number = (u16)n.word;
-        if (opens && s->protocol == TCP && !syn && !a.error)
+        if (opens && s->protocol == TCP && !syn && !a->error)
             fault(UNKNOWN);
     }
     to = opens ? 0 : mac_of(number);
@@ -323,7 +356,7 @@ int wl_balance(struct xdp_md *context)
         moved = !opens;
         if (c && moved && !c->closed) /* else no response is awaited: a last packet, after its server has left */
             fault(ORPHANED);
-        number = choice(s, &a, syn);
+        number = choice(s, a, syn);
         to = mac_of(number);
     }
     t = bpf_map_lookup_elem(&tallies, &number);
@@ -333,19 +366,19 @@ int wl_balance(struct xdp_md *context)
     }
     t->packets++;
     t->bytes += context->data_end - context->data;
-    if (a.error)
+    if (a->error)
         return forward(context, to);
     t->opened += opens && (syn || s->protocol != TCP);
     if (!c) {
         n.backend = number;
-        c = remember(s, &a, &n, t, opens) ? find(s, n.key) : 0;
+        c = remember(s, a, &n, t, opens) ? find(s, n.key) : 0;
     } else if (opens || moved) {
         /* Only the CPU that chose records it: another may have reassigned the slot, or user space removed the backend. */
         c->backend = (u16)number;
         c->closed = opens ? 0 : c->closed;
     }
     if (c)
-        take(s, &a, c, t, moved);
+        take(s, a, c, t, moved);
     return forward(context, to);
 }
 

@@ -6,7 +6,7 @@
 #ifndef WIRELAG_BALANCE_CONNECTIONS_H
 #define WIRELAG_BALANCE_CONNECTIONS_H
 
-#include "balance_maps.h"
+#include "balance_measure.h"
 
 WL_INLINE void fault(u32 which)
 {
@@ -15,17 +15,6 @@ WL_INLINE void fault(u32 which)
     if (count)
         ++*count;
 }
-
-/* A connection that is not confirmed, and its packet. What is done for it are functions that the verifier checks once. */
-struct newcomer {
-    struct wl_front front; /* of its first packet */
-    u64 key, word;         /* word: what is known of it */
-    s64 now_ns;
-    u32 seen, backend;
-    u32 set, slot; /* slot: GROUP if nothing is known of it */
-};
-
-#define WL_ONCE __attribute__((noinline)) int
 
 /* A slot below GROUP, as the verifier can see. */
 WL_INLINE u32 within(u32 slot)
@@ -82,7 +71,7 @@ WL_INLINE int is_settled(const struct balance_settings *s, const struct connecti
 
 /* Give a slot to a connection. While being filled it has no key: if another CPU gets a packet of the same connection at that
  * moment, it is sent by its unconfirmed entry. A slot in which a late packet is being measured is left alone. */
-WL_INLINE int fill(struct group *group, u32 index, u32 slot, u64 held, const struct newcomer *n)
+WL_INLINE int fill(const struct balance_settings *s, struct group *group, u32 index, u32 slot, u64 held, const struct newcomer *n)
 {
     struct connection *c = connection_at(index, slot);
 
@@ -95,8 +84,7 @@ WL_INLINE int fill(struct group *group, u32 index, u32 slot, u64 held, const str
     c->seen = c->since = n->seen;
     c->backend = (u16)n->backend;
     c->closed = 0;
-    __builtin_memset(&c->flow, 0, sizeof c->flow);
-    c->flow.front = n->front;
+    begin(c, n, s->protocol);
     WL_PUBLISH(&c->busy, 0);
     WL_PUBLISH(&group->keys[slot], n->key);
     return 1;
@@ -117,7 +105,7 @@ WL_ONCE wl_insert_in(const struct newcomer *n, u32 index)
 
         if (!c || held == TAKEN || (held && !is_over(s, c, n->seen)))
             continue;
-        if (fill(group, index, slot, held, n))
+        if (fill(s, group, index, slot, held, n))
             return 1;
     }
     return 0;
@@ -146,7 +134,7 @@ WL_ONCE wl_replace(const struct newcomer *n)
     index = group_of(s, n->key, at / GROUP);
     group = bpf_map_lookup_elem(&groups, &index);
     at = within(at);
-    if (!group || group->keys[at] == TAKEN || !fill(group, index, at, group->keys[at], n))
+    if (!group || group->keys[at] == TAKEN || !fill(s, group, index, at, group->keys[at], n))
         return 0;
     fault(PUSHED_OUT);
     return 1;
@@ -156,18 +144,18 @@ WL_ONCE wl_replace(const struct newcomer *n)
 
 WL_INLINE u64 word_of(s64 time_ns, u64 marks, u32 backend)
 {
-    return ((u64)time_ns & ~3ull) << BACKEND_BITS | marks | backend;
+    return ((u64)time_ns & ~7ull) << BACKEND_BITS | marks | backend;
 }
 
 /* Silence in ns; negative if another CPU has seen it later. */
 WL_INLINE s64 silence(u64 word, s64 now_ns)
 {
-    u64 times = word_of(now_ns, 0, 0) - (word & ~(word_of(3, 0, 0) | MARKED | CLAIMED | NO_BACKEND));
+    u64 times = word_of(now_ns, 0, 0) - (word & ~(MARKED | CLAIMED | FAR | NO_BACKEND));
 
     return (s64)times >> BACKEND_BITS;
 }
 
-/* Find its set, slot and word. The word is its own if the key is still there afterwards. */
+/* Find its set, slot, word and what it showed. They are its own if the key is still there afterwards. */
 WL_ONCE wl_find_opening(struct newcomer *n)
 {
     u32 zero = 0, slot = 0;
@@ -186,13 +174,14 @@ WL_ONCE wl_find_opening(struct newcomer *n)
     if (slot >= GROUP)
         return 0;
     n->word = *(volatile u64 *)&set->words[slot];
+    n->shown = *(volatile u64 *)&set->shown[slot];
     if (*(volatile u64 *)&set->keys[slot] == n->key)
         n->slot = slot;
     return 0;
 }
 
 /* Enter its new word: in its slot, else in an empty one, or that of the connection silent for longest. */
-WL_ONCE wl_open(const struct newcomer *n, u64 word)
+WL_ONCE wl_open(const struct newcomer *n, u64 word, u64 shown)
 {
     s64 longest = -(1ll << TIME_BITS);
     u32 at = GROUP;
@@ -202,7 +191,8 @@ WL_ONCE wl_open(const struct newcomer *n, u64 word)
     if (!set)
         return 0;
     if (n->slot < GROUP) {
-        __sync_val_compare_and_swap(&set->words[within(n->slot)], n->word, word);
+        if (__sync_val_compare_and_swap(&set->words[within(n->slot)], n->word, word) == n->word)
+            *(volatile u64 *)&set->shown[within(n->slot)] = shown;
         return 0;
     }
     for (u32 slot = 0; slot < GROUP; slot++) {
@@ -221,6 +211,7 @@ WL_ONCE wl_open(const struct newcomer *n, u64 word)
     if (held == TAKEN || __sync_val_compare_and_swap(&set->keys[at], held, TAKEN) != held)
         return 0;
     *(volatile u64 *)&set->words[at] = word;
+    *(volatile u64 *)&set->shown[at] = shown;
     WL_PUBLISH(&set->keys[at], n->key);
     return 0;
 }
@@ -259,6 +250,7 @@ WL_ONCE wl_confirm(const struct newcomer *n)
         done = 1;
     else
         fault(TABLE_FULL);
+    *(volatile u64 *)&set->shown[within(n->slot)] = 0;
     WL_PUBLISH(&set->words[within(n->slot)], done ? n->word & ~MARKED : word_of(n->now_ns, n->word & MARKED, n->backend));
     return done;
 }

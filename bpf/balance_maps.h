@@ -3,6 +3,7 @@
 #define WIRELAG_BALANCE_MAPS_H
 
 #include "abi.h"
+#include "pirate_auto.h"
 #include "pirate_modes.h"
 
 #define PORTS 8
@@ -14,6 +15,11 @@
 #define PACE_SHIFT 3       /* new connections are limited in each 2^3 of these units */
 #define NAME_BYTES 64
 #define ADDRESS_BYTES 48
+
+#define WL_ONCE __attribute__((noinline)) int /* a function that the verifier checks once */
+
+enum { IPV4 = 0x0800, IPV6 = 0x86dd, TCP = 6, ICMP = 1, ICMP6 = 58, FRAGMENT = 44 };
+enum method { NOTHING, BY_AUTO, BY_MODES }; /* NOTHING: balance only */
 
 struct balance_settings {
     u32 abi;    /* version of the layout of all these maps; user space has the same number */
@@ -67,20 +73,24 @@ struct connection {
     u32 busy; /* a CPU is measuring */
     u32 seen;
     u16 backend;
-    u8 closed, spare;
-    u32 since; /* when it was confirmed */
-    struct wl_modes_flow flow;
+    u8 closed, method; /* method: of its record */
+    u32 since;         /* when it was confirmed */
+    union {
+        struct wl_auto_flow by_auto;
+        struct wl_modes_flow modes;
+    } flow;
 };
 
-/* Connections with one packet so far, or only SYNs. A word is the time of the last packet in ns modulo 2^48, with two marks in
- * its lowest bits, then 16 bits for the backend. */
+/* Connections with one packet so far, or only SYNs. A word is the time of the last packet in ns modulo 2^48, with three marks in
+ * its lowest bits, then 16 bits for the backend. `shown`: by its SYN; 0: another packet came after it, or there was none. */
 struct opening {
-    u64 keys[GROUP], words[GROUP];
+    u64 keys[GROUP], words[GROUP], shown[GROUP];
 };
 
 enum { BACKEND_BITS = 16, TIME_BITS = 48 };
 #define MARKED (1ull << 16)  /* TCP: it began with a SYN; UDP: its first packet was full */
 #define CLAIMED (1ull << 17) /* a CPU is confirming it */
+#define FAR (1ull << 18)     /* its SYN passed several routers */
 
 /* How many connections were confirmed in the current unit of time. */
 struct pace {
@@ -90,7 +100,7 @@ struct pace {
 /* A takeover finds the maps of another version: if you change one of these, change ABI in ebpf/balance_maps.py. */
 _Static_assert(sizeof(struct balance_settings) == 128 && sizeof(struct backend) == 120, "settings or backends: another ABI");
 _Static_assert(sizeof(struct tally) == 64 && FAULTS == 9, "counters: another ABI");
-_Static_assert(sizeof(struct connection) == 160 && sizeof(struct opening) == 128, "connections: another ABI");
+_Static_assert(sizeof(struct connection) == 272 && sizeof(struct opening) == 192, "connections: another ABI");
 
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);

@@ -1,10 +1,11 @@
 """Pirate, figure 9: tail latency with a balancer that follows latency, and without one. Needs the lab, and root.
 
 Four servers, service times lognormal with a mean of 20 ms; connections live for 1 s on average and have one request in
-flight. `equal` is the same balancer with constant equal weights. p99 is over all requests, including those of
-connections pinned to a slow server.
+flight. `equal` is the same balancer with constant equal weights, `aware` follows latency, `paper` too, with the paper's
+controller. p99 is over all requests, including those of connections pinned to a slow server.
 
     python experiments/balance_lab.py [--quick] [--runs N] [--seconds S] [--loads N...]
+    python experiments/balance_lab.py --in-flight 1 4 16 [--runs N] [--seconds S]      by method
     python experiments/balance_lab.py --deaths [--runs N]      how long a dead server gets connections: 3 minutes
 """
 
@@ -42,6 +43,10 @@ LOADS = (48, 96, 144)  # connections; 192 workers
 MOVES_S = 15.0
 FAIR = 1 / len(SERVERS)
 UNCHECKED = {**EQUAL, "health": {"check": "none"}}
+KINDS: dict[str, dict[str, Any] | None] = {"equal": EQUAL, "aware": None, "paper": {"controller": "paper"}}
+METHODS: dict[str, dict[str, Any] | None] = {"equal": EQUAL, "auto": {"method": "auto"}, "modes": {"method": "modes"}}
+TOGETHER = 96  # requests in flight, of all connections
+FEWEST = 8  # connections
 
 Act = Callable[[Site], None]
 
@@ -146,33 +151,57 @@ def moving(seconds: float, first: int) -> list[tuple[float, Act]]:
 
 @dataclass(frozen=True)
 class Tail:
-    """p99 of several runs of one load, in ms, with equal weights and with weights that follow latency."""
+    """p99 of several runs of one load, in ms, by kind of balancer; the first kind is `equal`."""
 
-    equal: list[float]
-    aware: list[float]
+    p99_ms: dict[str, list[float]]
     requests_per_s: float
     failed: int
-    least: float  # smallest weight of any server
+    least: float  # smallest weight of any server, but with the paper's controller, which has no floor
 
-    def lower(self) -> list[float]:
+    def lower(self, kind: str = "aware") -> list[float]:
         """The reduction, run by run."""
-        return [1 - aware / equal for equal, aware in zip(self.equal, self.aware, strict=True)]
+        return [1 - mine / equal for equal, mine in zip(self.p99_ms["equal"], self.p99_ms[kind], strict=True)]
 
 
-def tail(connections: int, runs: int, seconds: float, ill: bool = True) -> Tail:
+def tail(
+    connections: int,
+    runs: int,
+    seconds: float,
+    ill: bool = True,
+    kinds: dict[str, dict[str, Any] | None] = KINDS,
+    load: Load | None = None,
+) -> Tail:
     """Figure 9, one load. `ill`: one of the servers is slow."""
-    found: dict[bool, list[float]] = {False: [], True: []}
+    found: dict[str, list[float]] = {kind: [] for kind in kinds}
     requests, failed, least = 0, 0, 1.0
     for seed in range(1, runs + 1):
-        for steered in (False, True):
+        for kind, settings in kinds.items():
             acts = moving(seconds, 1 + seed % len(SERVERS)) if ill else []
-            one = run(connections, seconds, seed, settings=None if steered else EQUAL, acts=acts)
-            found[steered].append(one.p99_ms())
+            one = run(connections, seconds, seed, settings=settings, acts=acts, load=load)
+            found[kind].append(one.p99_ms())
             requests, failed = requests + len(one.latency_ms), failed + int(one.failed.sum())
-            least = min([least, *(weight for number in SERVERS for _, weight in one.weights(number))])
-            kind = "aware" if steered else "equal"
+            if kind != "paper":
+                least = min([least, *(weight for number in SERVERS for _, weight in one.weights(number))])
             print(f"{connections} connections, seed {seed}, {kind}: {one.p99_ms():.1f} ms", file=sys.stderr, flush=True)
-    return Tail(found[False], found[True], requests / (2 * runs * seconds), failed, least)
+    return Tail(found, requests / (len(kinds) * runs * seconds), failed, least)
+
+
+def by_method(windows: Sequence[int], runs: int, seconds: float) -> None:
+    """Figure 9 with several requests in flight, by method."""
+    loads = {
+        f"{window} in flight": (max(FEWEST, TOGETHER // window), Load(lifetime=LIFETIME, in_flight=window))
+        for window in windows
+    }
+    rows: list[tuple[object, ...]] = []
+    for name, (connections, load) in loads.items():
+        one = tail(connections, runs, seconds, kinds=METHODS, load=load)
+        p99 = [f"{np.mean(values):.1f}" for values in one.p99_ms.values()]
+        lower = [
+            f"{100 * np.mean(one.lower(kind)):.1f} +- {100 * np.std(one.lower(kind)):.1f}" for kind in ("auto", "modes")
+        ]
+        rows.append((f"{name}, {connections} connections", round(one.requests_per_s), *p99, *lower, one.failed))
+    header = ("", "requests/s", "equal, ms", "auto, ms", "modes, ms", "auto lower by, %", "modes lower by, %", "failed")
+    show("p99, one of four servers slowed 5x, by method", header, rows)
 
 
 @dataclass(frozen=True)
@@ -284,6 +313,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short run of one load: rough numbers")
     parser.add_argument("--deaths", action="store_true", help="only how long a dead server gets connections")
+    parser.add_argument("--in-flight", type=int, nargs="+", help="only this: requests in flight, by method")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0, help="of a run")
     parser.add_argument("--loads", type=int, nargs="+", default=LOADS, help="connections")
@@ -291,16 +321,20 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run everything: 25 minutes."""
+    """Run everything: 35 minutes."""
     asked = arguments()
     need_root()
     if asked.deaths:
         deaths(asked.loads[len(asked.loads) // 2], asked.runs)
         return
+    if asked.in_flight:
+        by_method(asked.in_flight, asked.runs, asked.seconds)
+        return
     if asked.quick:
         asked.runs, asked.loads, asked.seconds = 1, asked.loads[:1], 8.0
     tails = {f"{connections} connections": tail(connections, asked.runs, asked.seconds) for connections in asked.loads}
-    header = ("", "requests/s", "equal, ms", "aware, ms", "lower by, %", "failed", "least weight")
+    ours = ("equal, ms", "aware, ms", "lower by, %", "paper, ms", "paper lower by, %")
+    header = ("", "requests/s", *ours, "failed", "least weight")
     show("p99, one of four servers slowed 5x", header, [(name, *row(one)) for name, one in tails.items()])
     lower = [one for found in tails.values() for one in found.lower()]
     error = np.std(lower) / max(1, len(lower) - 1) ** 0.5
@@ -368,8 +402,9 @@ def deaths(connections: int, runs: int) -> None:
 
 def row(one: Tail) -> tuple[object, ...]:
     """Means, and standard deviations of the runs."""
-    lower = [100 * value for value in one.lower()]
-    spreads = [f"{np.mean(values):.1f} +- {np.std(values):.1f}" for values in (one.equal, one.aware, lower)]
+    aware, paper = ([100 * value for value in one.lower(kind)] for kind in ("aware", "paper"))
+    found = (one.p99_ms["equal"], one.p99_ms["aware"], aware, one.p99_ms["paper"], paper)
+    spreads = [f"{np.mean(values):.1f} +- {np.std(values):.1f}" for values in found]
     return (round(one.requests_per_s), *spreads, one.failed, f"{one.least:.4f}")
 
 

@@ -1,8 +1,9 @@
 """Pirate, figure 9: the balancer in a simulation: four servers with queues, one slow by 5, another every 15 s.
 
-Connections live for 1 s on average, with one request in flight. `least connections` needs the ends of connections,
-which a balancer with direct server return sees; `peak EWMA` needs each response, which it cannot see. Sums over epochs
-reach the controller as `pirate` would report them. Numbers are means over seeds.
+Connections live for 1 s on average, with one request in flight. `paper` is the controller of its appendix C; `least
+connections` needs the ends of connections, which a balancer with direct server return sees; `peak EWMA` needs each
+response, which it cannot see. Sums over epochs reach the controllers as `pirate` would report them. Numbers are means
+over seeds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from wirelag.balance.simulation import Chooser, Farm, Outcome, Slowdown, simulat
 LOADS = (32, 64, 96)  # clients: the servers are busy for 20, 40 and 60% of the time
 MOVES_S = 15.0
 INTERVAL_S = 0.5
-CHOOSERS: tuple[Chooser, ...] = ("equal", "latency", "least-connections", "peak-ewma")
+CHOOSERS: tuple[Chooser, ...] = ("equal", "latency", "paper", "least-connections", "peak-ewma")
 USUAL = Farm(think_s=0.02)
 
 
@@ -39,9 +40,9 @@ def p99_ms(farm: Farm, chooser: Chooser, seeds: int, policy: Policy | None = Non
     return [1e3 * run(replace(farm, seed=seed), chooser, policy).quantile(0.99) for seed in range(1, seeds + 1)]
 
 
-def lower(farm: Farm, seeds: int, policy: Policy | None = None) -> tuple[float, float]:
+def lower(farm: Farm, seeds: int, policy: Policy | None = None, chooser: Chooser = "latency") -> tuple[float, float]:
     """By how many percent p99 is lower than with equal weights: the mean, and its standard error."""
-    pairs = zip(p99_ms(farm, "equal", seeds), p99_ms(farm, "latency", seeds, policy), strict=True)
+    pairs = zip(p99_ms(farm, "equal", seeds), p99_ms(farm, chooser, seeds, policy), strict=True)
     found = [100 * (1 - mine / equal) for equal, mine in pairs]
     return mean(found), stdev(found) / len(found) ** 0.5
 
@@ -66,10 +67,11 @@ def tables(seconds: float, seeds: int, quick: bool) -> None:
     rows: list[tuple[str, ...]] = []
     for name, slowdowns in cases.items():
         farms = [replace(usual, clients=clients, slowdowns=slowdowns) for clients in loads]
-        found = [lower(farm, seeds) for farm in farms]
-        average, error = mean(m for m, _ in found), (sum(e * e for _, e in found)) ** 0.5 / len(found)
-        rows.append((name, *(f"{m:.0f}" for m, _ in found), f"{average:.1f}", f"{error:.1f}"))
-    header = ("slow", *(f"{clients} clients" for clients in loads), "average", "its s.e.")
+        for chooser, controller in (("latency", "wirelag"), ("paper", "paper")):
+            found = [lower(farm, seeds, None, chooser) for farm in farms]
+            average, error = mean(m for m, _ in found), (sum(e * e for _, e in found)) ** 0.5 / len(found)
+            rows.append((name, controller, *(f"{m:.0f}" for m, _ in found), f"{average:.1f}", f"{error:.1f}"))
+    header = ("slow", "controller", *(f"{clients} clients" for clients in loads), "average", "its s.e.")
     show("p99 of all requests, percent lower than with equal weights", header, rows)
 
     rows = []

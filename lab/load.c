@@ -7,11 +7,11 @@
  *   open     requests at random times (rate per second and connection), regardless of responses
  *   clock    the same at equal intervals, each up to a tenth earlier or later
  * Before it uses the room made by a response, the client thinks: with probability think-share, for think-us. A connection may
- * have a lifetime: after it, and when all responses have come, a new one replaces it. patience-us: requests without a response
- * by then, and those of a broken connection, are logged as failed, and a new connection replaces it. Without it any failure ends
- * the program. ack: a datagram of this length acknowledges every ack-every responses, at once or ack-delay-us later. Every request
- * is a separate send; its time is taken just before. A request is answered when all bytes of its response were read. Times are
- * CLOCK_MONOTONIC; the log begins with CLOCK_REALTIME minus CLOCK_MONOTONIC. */
+ * have a lifetime: after it, nothing more is asked, and when all responses have come, a new one replaces it. patience-us: requests
+ * without a response by then, and those of a broken connection, are logged as failed, and a new connection replaces it. Without it
+ * any failure ends the program. ack: a datagram of this length acknowledges every ack-every responses, at once or ack-delay-us
+ * later. Every request is a separate send; its time is taken just before. A request is answered when all bytes of its response were
+ * read. Times are CLOCK_MONOTONIC; the log begins with CLOCK_REALTIME minus CLOCK_MONOTONIC. */
 #include "lab.h"
 
 #include <arpa/inet.h>
@@ -225,7 +225,7 @@ static void ask(struct connection *c)
 static void ask_for_all(struct connection *c)
 {
     while (c->room && c->asked - c->answered < WAITING && (!each || c->asked < (u64)each) && asked_count < (u64)most &&
-           now_ns() < end_ns) {
+           now_ns() < end_ns && (!c->until_ns || c->asked == c->answered || now_ns() < c->until_ns)) {
         if (pace_us && now_ns() < c->free_ns) {
             after(c, c->free_ns - now_ns(), 0);
             return;

@@ -66,7 +66,7 @@ def dry_run(config: Path, *arguments: object) -> list[dict[str, Any]]:
         (("--dry-run", "-r", CAPTURE, "--speed", "fast"), "'fast' is not a speed"),
         (("--apply", "'", "-r", CAPTURE, "--speed", "max"), "No closing quotation"),
         (("--apply", "", "-r", CAPTURE, "--speed", "max"), "is empty: give a command"),
-        (("--method", "auto"), "the kernel supports modes only: add --dry-run or --apply"),
+        (("--method", "gap"), "'gap' is not one of auto, modes"),
         (("--check", "--prometheus", "x"), "'x' is not an address"),
     ],
 )
@@ -133,8 +133,18 @@ def test_a_dry_run_prints_the_weights(config: Path) -> None:
 
 
 def test_both_methods_find_the_slow_server(config: Path) -> None:
-    lines = dry_run(config, "-r", CAPTURE, "--method", "auto")
+    lines = dry_run(config, "-r", CAPTURE, "--method", "modes")
     assert min(of(line, "web2")["weight"] for line in lines) == pytest.approx(0.008)
+
+
+def test_the_paper_s_controller_decides_if_asked_to(config: Path) -> None:
+    config.write_text('controller = "paper"\n' + config.read_text(encoding="utf-8"), encoding="utf-8")
+    lines = dry_run(config, "-r", CAPTURE)
+    reasons = {str(of(line, "web2")["reason"]) for line in lines}
+    assert any(reason.startswith("slow, ") for reason in reasons)
+    assert min(of(line, "web2")["weight"] for line in lines) < 0.1
+    said = wirelag("balance", "--config", config, "--check").stdout
+    assert "by auto, as the paper: a backend above 1.5 times" in said
 
 
 def test_backends_are_distinguished_by_address(config: Path, tmp_path: Path) -> None:

@@ -37,6 +37,18 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
     assert config.backends[3] == BackendSettings("web4", "10.0.0.14", bytes.fromhex("02000000000e"), 3.0)
 
 
+def test_the_method_follows_the_protocol(config: Path) -> None:
+    text = config.read_text(encoding="utf-8")
+    found = []
+    for before in ("", 'method = "modes"\n'):
+        for protocol in ("tcp", "udp"):
+            config.write_text(
+                before + text.replace("[service]", f'[service]\nprotocol = "{protocol}"'), encoding="utf-8"
+            )
+            found.append(Config.load(str(config)).method)
+    assert found == ["auto", "modes", "modes", "modes"]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
@@ -55,6 +67,11 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
         ("ports = [80]", "ports = [80, 443, 80]", "service.ports: 80 is there 2 times"),
         ("[service]", '[health]\npath = "up"\n[service]', "health.path: 'up' is not a path: write /health"),
         ("[service]", '[health]\npath = "/\\r\\nX: y"\n[service]', "health.path: '/\\r\\nX: y' is not a path"),
+        (
+            "[service]",
+            'method = "auto"\n[service]\nprotocol = "udp"',
+            "method: auto needs TCP headers, and the service is udp: use modes",
+        ),
         (
             "ports = [80]",
             'ports = [80]\nprotocol = "udp"\n[health]\ncheck = "http"',

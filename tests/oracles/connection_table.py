@@ -76,7 +76,7 @@ class Twin:
         places = self.sets[(key >> 39) % len(self.sets)]
         known = next((one for one in places if one is not None and one.key == key), None)
         limit = self.closing if syn else self.idle
-        if known is not None and ((now_ns // 4 * 4 - known.time_ns) >> 24) <= limit:
+        if known is not None and ((now_ns // 8 * 8 - known.time_ns) >> 24) <= limit:
             anew = syn and known.backend in self.down
         else:
             anew = True
@@ -90,9 +90,9 @@ class Twin:
             if self._confirm(Confirmed(key, backend, now, now, ends)):
                 known.marked = False
             else:
-                known.time_ns, known.backend = now_ns // 4 * 4, backend
+                known.time_ns, known.backend = now_ns // 8 * 8, backend
             return backend
-        new = Unconfirmed(key, backend, now_ns // 4 * 4, syn)
+        new = Unconfirmed(key, backend, now_ns // 8 * 8, syn)
         if known is not None:
             places[places.index(known)] = new
         elif None in places:

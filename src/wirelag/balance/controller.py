@@ -137,14 +137,14 @@ class Controller:
     def __post_init__(self) -> None:
         begin, self.weights = self.weights, {}
         fair, self.fair = self.fair, {}
-        self._enter(fair, {name: begin.get(name, 0.0) for name in fair} if begin else _shares(fair))
+        self._enter(fair, {name: begin.get(name, 0.0) for name in fair} if begin else fair_shares(fair))
 
     def change(self, fair: Mapping[str, float]) -> tuple[WeightChange, ...]:
         """Change backends or shares. A new backend starts at its floor; the others keep their proportions."""
         before = dict(self.weights)
         self._enter(fair, {name: self.weights.get(name, 0.0) for name in fair})
         gone, new = before.keys() - fair.keys(), fair.keys() - before.keys()
-        return _changes(before, self.weights, dict.fromkeys(gone, "removed") | dict.fromkeys(new, "added"))
+        return changes_of(before, self.weights, dict.fromkeys(gone, "removed") | dict.fromkeys(new, "added"))
 
     def floors(self) -> dict[str, float]:
         """The least weight of each backend now."""
@@ -172,10 +172,10 @@ class Controller:
             self.weights = settled(self.weights, floors)
             said.update(dict.fromkeys(low, "has more of the floor"))
         latencies = {name: past.latency for name, past in self._past.items()}
-        return Decision(dict(self.weights), self._standings(), latencies, _changes(before, self.weights, said))
+        return Decision(dict(self.weights), self._standings(), latencies, changes_of(before, self.weights, said))
 
     def _enter(self, fair: Mapping[str, float], weights: dict[str, float]) -> None:
-        self.fair = _shares(fair)
+        self.fair = fair_shares(fair)
         self._past = {name: self._past.get(name) or _Past() for name in fair}
         self.weights = settled(weights, self.floors())
         self._quiet = 0
@@ -370,7 +370,7 @@ def _asked(counts: Counts) -> int:
     return counts.requests + counts.opened + counts.repeated
 
 
-def _shares(fair: Mapping[str, float]) -> dict[str, float]:
+def fair_shares(fair: Mapping[str, float]) -> dict[str, float]:
     total = sum(fair.values())
     return {name: share / total for name, share in fair.items()}
 
@@ -383,7 +383,7 @@ def _slowness(latency: Latency | None, smallest: Latency) -> str:
     return f"slow, {times:.1f} times the fastest ({against})"
 
 
-def _changes(
+def changes_of(
     before: Mapping[str, float], after: Mapping[str, float], said: Mapping[str, str]
 ) -> tuple[WeightChange, ...]:
     found = []

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from wirelag.balance.controller import Controller, Decision, Latency, WeightChange
 from wirelag.balance.maglev import maglev, shares
+from wirelag.balance.paper import PaperController
 from wirelag.balance.settings import BackendSettings, Config
 from wirelag.ebpf.service import Backend, Counts, Dataplane, Reading
 from wirelag.errors import WirelagError
@@ -19,7 +20,7 @@ from wirelag.errors import WirelagError
 NOTHING: Final = Counts()
 FIXED: Final = (
     *("interface", "service", "interval_ns", "table_size", "connections", "idle_ns", "most_new", "secret"),
-    *("pins", "prometheus", "audit"),
+    *("method", "controller", "pins", "prometheus", "audit"),
 )
 
 
@@ -100,7 +101,8 @@ class Balancer:
         self._set_weights: dict[str, float] | None = None
         self.heard: dict[str, int] = {}  # packets of each since the start
         weights = self._begin()
-        self.controller = Controller(self._taking(), config.policy, weights)
+        made = PaperController if config.controller == "paper" else Controller
+        self.controller: Controller | PaperController = made(self._taking(), config.policy, weights)
         self._steer()
 
     @property

@@ -65,6 +65,7 @@ def _open(config: Config) -> Dataplane:
         pins=config.pins,
         most_new=config.most_new,
         secret=config.secret,
+        method=config.method,
     )
 
 
@@ -124,7 +125,7 @@ class Run:
                 f"the kernel balances on with these weights; `wirelag balance --config {config.path} --remove` ends it"
             )
 
-    def measure(self, command: str | None, read: list[str], speed: float | None, method: str) -> None:
+    def measure(self, command: str | None, read: list[str], speed: float | None) -> None:
         """Measure packets that another balancer sends."""
         from wirelag.balance.apply import Applier
         from wirelag.balance.health import Health
@@ -132,7 +133,7 @@ class Run:
         from wirelag.balance.watching import Watching
 
         balancer = Balancer(self._config, None, lambda one: one.mac or b"")
-        watching = Watching(self._config.service, method)  # type: ignore[arg-type]
+        watching = Watching(self._config.service, self._config.method)
         with ExitStack() as stack:
             self._audit = Audit(self._config.audit)
             stack.callback(self._audit.close)

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from wirelag.balance.controller import Policy
 from wirelag.balance.maglev import SIZE, is_prime
-from wirelag.ebpf.service import Service
+from wirelag.ebpf.service import Measured, Service
 from wirelag.settings import (
     ADDRESS,
     SHARE,
@@ -89,6 +89,9 @@ SCHEMA: Final = Schema(
     (
         Key("interface", TEXT, None, "interface where packets to the service arrive"),
         Key("interval", duration("100ms", "60s"), "500ms", "how often to set weights"),
+        Key("method", choice("auto", "modes"), None, "how latency is measured",
+            otherwise="`auto`; `modes` for udp, where `auto` has nothing to go by"),
+        Key("controller", choice("wirelag", "paper"), "wirelag", "who decides on weights; `paper`: for comparison"),
         Key("drain", listed(NAME), None, "names of backends that get no new connections"),
         Key("drain_limit", duration("0s", "7d"), "5m", "how long a draining backend keeps its connections"),
         Key("pins", Kind("path, or `false`", _pins), True, "a folder in bpffs; `false`: nothing is pinned",
@@ -175,6 +178,8 @@ class Config:
     draining: frozenset[str]
     drain_ns: int
     interval_ns: int
+    method: Measured
+    controller: Literal["wirelag", "paper"]
     policy: Policy
     table_size: int
     connections: int
@@ -198,6 +203,8 @@ class Config:
         _check_names(settings, backends, draining)
         _check_policy(settings, backends, draining)
         _check_health(settings)
+        if settings["method"] == "auto" and settings["service.protocol"] == "udp":
+            settings.note("method", "auto needs TCP headers, and the service is udp: use modes")
         settings.check()
         return cls(
             path,
@@ -207,6 +214,8 @@ class Config:
             frozenset(draining),
             settings["drain_limit"],
             settings["interval"],
+            settings["method"] or ("auto" if settings["service.protocol"] == "tcp" else "modes"),
+            settings["controller"],
             Policy(**{one.name: settings[f"policy.{one.name}"] for one in fields(Policy)}),
             settings["table.size"],
             settings["table.connections"],

@@ -5,9 +5,9 @@ closed loop of `clients`), or arrive at random (an open loop of `arrivals` per s
 queue; it may be slow by a factor, or dead, for a while. Server latency is learned as `pirate` would: sums over epochs
 of half a second in each connection, available when they have ended, none from fewer than four responses.
 
-Choosers differ in what they know. `equal` and `latency` know what a balancer with direct server return sees.
-`least-connections` needs the ends of connections, which it also sees. `peak-ewma` needs each response: no such
-balancer can have it; it is here for comparison.
+Choosers differ in what they know. `equal`, `latency` and `paper` (the paper's controller) know what a balancer with
+direct server return sees. `least-connections` needs the ends of connections, which it also sees. `peak-ewma` needs each
+response: no such balancer can have it; it is here for comparison.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from wirelag.balance.controller import Controller, Decision, Policy
+from wirelag.balance.paper import PaperController
 from wirelag.ebpf.service import Counts
 from wirelag.stats.distribution import place_of
 
-Chooser = Literal["equal", "latency", "least-connections", "peak-ewma"]
+Chooser = Literal["equal", "latency", "paper", "least-connections", "peak-ewma"]
 
 EPOCH_S: Final = 0.5
 FEWEST: Final = 4
@@ -118,7 +119,8 @@ class _Run:
         self.farm, self.chooser, self.interval_s = farm, chooser, interval_s
         self.random = random.Random(farm.seed)
         self.servers = [_Server(i, f"server{i + 1}", farm.workers) for i in range(farm.servers)]
-        self.controller = Controller({server.name: 1.0 for server in self.servers}, policy)
+        made = PaperController if chooser == "paper" else Controller
+        self.controller: Controller | PaperController = made({server.name: 1.0 for server in self.servers}, policy)
         self.outcome = Outcome()
         self.now_s = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -166,7 +168,7 @@ class _Run:
         self._ask(connection)
 
     def _choose(self) -> _Server:
-        if self.chooser == "latency":
+        if self.chooser in ("latency", "paper"):
             weights = [self.controller.weights[server.name] for server in self.servers]
             return self.random.choices(self.servers, weights)[0]
         if self.chooser == "equal":
@@ -263,7 +265,7 @@ class _Run:
                 round(one.sum_s * 1e9), one.count, 0, one.requests, one.connections, one.opened, one.requests
             )
             one.sum_s, one.count, one.requests, one.opened = 0.0, 0, 0, 0
-        if self.chooser == "latency":
+        if self.chooser in ("latency", "paper"):
             self.outcome.decisions.append((self.now_s, self.controller.step(counts)))
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from wirelag.ebpf.balance_maps import BYTES_EACH
 from wirelag.ebpf.service import Counts
 from wirelag.units import format_duration, format_time
 
@@ -31,12 +32,15 @@ def forecast(config: Config) -> list[str]:
     total, floors = sum(fair.values()), config.policy.floors({name: 1 / len(fair) for name in fair})
     policy = config.policy
     pins = f"pinned in {config.pins}" if config.pins else "not pinned: it ends with its process"
+    paper, least = ("", f"{max(floors.values()):.2%}") if config.controller == "wirelag" else (", as the paper", "0")
+    memory = BYTES_EACH << (config.connections - 1).bit_length()
     lines = [
         f"{config.path}: {service.address}, {service.protocol} {ports}, "
         + (f"at {config.interface}" if config.interface else "no interface: for captures only"),
-        f"every {format_duration(config.interval_ns)}: a backend above {policy.high:g} times the lowest latency loses "
-        f"weight, down to {max(floors.values()):.2%}; one below {policy.low:g} times may gain",
-        f"table of {config.table_size:,} entries, room for {config.connections:,} connections, {pins}",
+        f"every {format_duration(config.interval_ns)}, by {config.method}{paper}: a backend above {policy.high:g} "
+        f"times the lowest latency loses weight, down to {least}; one below {policy.low:g} times may gain",
+        f"table of {config.table_size:,} entries, room for {config.connections:,} connections "
+        f"({memory >> 20} MiB), {pins}",
     ]
     health = config.health
     if health.kind is not None:

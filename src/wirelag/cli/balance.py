@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from wirelag.cli.options import check_address, one_of, speed_of
@@ -35,9 +36,8 @@ def balance(
     ] = None,
     speed: Annotated[str, _option("--speed", metavar="Nx|max", says="Replay speed.", panel=MEASURE)] = "1x",
     method: Annotated[
-        str,
-        _option("--method", metavar="modes|auto", says="As in wirelag response; steering needs modes.", panel=MEASURE),
-    ] = "modes",
+        str | None, _option("--method", metavar="auto|modes", says="As in wirelag response, instead of the file's.")
+    ] = None,
     length: Annotated[str | None, _option("--for", metavar="D", says="Exit after this time.")] = None,
     output_format: Annotated[
         str | None, _option("--format", metavar="table|jsonl", says="Live view, or one line of JSON per interval.")
@@ -56,11 +56,13 @@ def balance(
     from wirelag.balance.settings import Config
     from wirelag.units import duration_ns
 
-    one_of(method, ("modes", "auto"), "--method")
+    if method is not None:
+        one_of(method, ("auto", "modes"), "--method")
     form = output_format or ("jsonl" if dry_run else "table")
     one_of(form, ("table", "jsonl"), "--format")
     length_ns = duration_ns(length, "for") if length else None
     settings = Config.load(config)
+    settings = settings if method is None else replace(settings, method=method)  # type: ignore[arg-type]
     if prometheus is not None:
         check_address(prometheus)
     if remove:
@@ -84,14 +86,14 @@ def balance(
     measured = dry_run or apply is not None
     if read and not measured:
         raise UsageError("a capture cannot be steered: add --dry-run or --apply", option="-r")
-    if method != "modes" and not measured:
-        raise UsageError("the kernel supports modes only: add --dry-run or --apply", option="--method")
+    if method == "auto" and settings.service.protocol == "udp" and not measured:
+        raise UsageError("the kernel measures udp by modes only: add --dry-run or --apply", option="--method")
     if settings.interface is None and not read:
         raise WirelagError(
             f"{config}: interface is missing: name the one where packets to {settings.service.address} arrive"
         )
     run = Run(settings, form, prometheus or settings.prometheus, length_ns)
     if measured:
-        run.measure(apply, read or [], speed_of(speed), method)
+        run.measure(apply, read or [], speed_of(speed))
     else:
         run.steer()

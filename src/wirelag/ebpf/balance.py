@@ -23,6 +23,7 @@ from wirelag.ebpf.balance_maps import (
     ABI,
     GROUP,
     MAPS,
+    MEASURES,
     NO_BACKEND,
     SETTINGS,
     TABLES,
@@ -33,7 +34,7 @@ from wirelag.ebpf.balance_maps import (
 )
 from wirelag.ebpf.bpf import Link, Map
 from wirelag.ebpf.dataplane import Dataplane, shapes
-from wirelag.ebpf.service import Service
+from wirelag.ebpf.service import Measured, Service
 from wirelag.errors import WirelagError
 
 
@@ -51,10 +52,12 @@ def open_balancer(
     fewest: int = 4,
     most_new: int | None = None,
     secret: str = "",
+    method: Measured = "auto",
 ) -> Balancer:
     """Load and pin it, or take over what is pinned there. `connections`: slots, rounded up to a power of two.
 
-    `most_new`: connections per second that are remembered; `secret`: the same for balancers side by side.
+    `most_new`: connections per second that are remembered; `secret`: the same for balancers side by side; `method`:
+    how latency is measured. Connections that another method measured are kept, and measured anew.
 
     Without `pins` it is new, and ends when it is closed or its process ends in any way.
     """
@@ -81,7 +84,10 @@ def open_balancer(
             held.callback(one.close)
         if link is not None:
             held.callback(link.close)
-        plane = held.enter_context(Dataplane("balance", sizes=sizes if not old else {}, shared=old))
+        constants = {"measures": MEASURES[method]}
+        plane = held.enter_context(
+            Dataplane("balance", sizes=sizes if not old else {}, shared=old, constants=constants)
+        )
         try:
             prepare(plane.maps, wanted, mac, new=not old)
         except OSError as error:

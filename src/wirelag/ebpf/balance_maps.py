@@ -21,7 +21,7 @@ from wirelag.ebpf.bpf import Map
 from wirelag.ebpf.service import Backend, Counts, Reading, Service, Table
 from wirelag.errors import WirelagError
 
-ABI: Final = 4  # version of everything pinned; another one is not taken over
+ABI: Final = 5  # version of everything pinned; another one is not taken over
 NO_BACKEND: Final = 0xFFFF
 GROUP: Final = 8
 TAKEN: Final = 1  # a slot of the connection table that is being filled
@@ -37,6 +37,7 @@ MOST_PORTS: Final = 8
 NAME_BYTES: Final = 64
 ADDRESS_BYTES: Final = 48
 PROTOCOLS: Final = {"tcp": 6, "udp": 17}
+MEASURES: Final = {"nothing": 0, "auto": 1, "modes": 2}  # the constant `measures` of the program
 MAPS: Final = ("settings", "maglev", "backends", "tallies", "faults", "groups", "connections", "openings", "paces")
 MAPPED: Final = ("settings", "maglev", "backends", "groups", "connections", "openings")
 FAULTS: Final = (
@@ -59,12 +60,14 @@ SETTINGS: Final = np.dtype(
 BACKEND: Final = np.dtype([("mac", "<u8"), ("name", f"S{NAME_BYTES}"), ("address", f"S{ADDRESS_BYTES}")])
 CONNECTION: Final = np.dtype(
     [
-        *(("busy", "<u4"), ("seen", "<u4"), ("backend", "<u2"), ("closed", "u1"), ("spare", "u1"), ("since", "<u4")),
-        ("flow", "u1", 144),
+        *(("busy", "<u4"), ("seen", "<u4"), ("backend", "<u2"), ("closed", "u1"), ("method", "u1"), ("since", "<u4")),
+        ("flow", "u1", 256),
     ]
 )
-OPENING: Final = np.dtype([("keys", "<u8", GROUP), ("words", "<u8", GROUP)])
+OPENING: Final = np.dtype([("keys", "<u8", GROUP), ("words", "<u8", GROUP), ("shown", "<u8", GROUP)])
 MARKED: Final = 1 << 16  # in a word: it began with a SYN
+MARKS: Final = 0x7FFFF  # in a word: all that is not time
+BYTES_EACH: Final = 8 + CONNECTION.itemsize + UNCONFIRMED * OPENING.itemsize // GROUP  # of memory, per connection
 # packets, bytes, opened, requests, repeated, sum_ns, count, abstained
 TALLY_WORDS: Final = 8
 
@@ -222,7 +225,7 @@ class Balancer:
     def _connections_of(self, now_ns: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """Connections of each backend that are not over (as the program sees it): open ones; opening or closing ones.
 
-        Fields are read in place: the whole table would be a copy of 100 MB.
+        Fields are read in place: the whole table would be a copy of 35 MB or more.
         """
         every = self._connections
         now = _units(now_ns)
@@ -238,7 +241,7 @@ class Balancer:
     def _opening(self, now_ns: int) -> npt.NDArray[np.intp]:
         """Connections of each backend whose SYN came lately, and nothing else yet."""
         words = self._openings["words"][(self._openings["keys"] > TAKEN) & (self._openings["words"] & MARKED != 0)]
-        age_ns = (np.uint64(now_ns << 16 & (1 << 64) - 1) - (words & ~np.uint64(0x3FFFF))).astype(np.int64) >> 16
+        age_ns = (np.uint64(now_ns << 16 & (1 << 64) - 1) - (words & ~np.uint64(MARKS))).astype(np.int64) >> 16
         late = words[age_ns >> SEEN_SHIFT <= int(self._settings["closing"][0])]
         return np.bincount((late & 0xFFFF).astype(np.intp), minlength=NO_BACKEND + 1)
 

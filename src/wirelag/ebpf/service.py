@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Table = npt.NDArray[np.int32]
+Measured = Literal["auto", "modes"]  # methods that the kernel has
 
 
 @dataclass(frozen=True, slots=True)
