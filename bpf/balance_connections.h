@@ -21,7 +21,7 @@ struct newcomer {
     struct wl_front front; /* of its first packet */
     u64 key, word;         /* word: what is known of it */
     s64 now_ns;
-    u32 seen, backend;
+    u32 seen, backend, seq;
     u32 set, slot; /* slot: GROUP if nothing is known of it */
 };
 
@@ -95,6 +95,7 @@ WL_INLINE int fill(struct group *group, u32 index, u32 slot, u64 held, const str
     c->seen = c->since = n->seen;
     c->backend = (u16)n->backend;
     c->closed = 0;
+    c->next = n->seq;
     __builtin_memset(&c->flow, 0, sizeof c->flow);
     c->flow.front = n->front;
     WL_PUBLISH(&c->busy, 0);

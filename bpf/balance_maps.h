@@ -68,7 +68,8 @@ struct connection {
     u32 seen;
     u16 backend;
     u8 closed, spare;
-    u32 since; /* when it was confirmed */
+    u32 since;        /* when it was confirmed */
+    u32 next, spare2; /* next: the sequence number that the client sends next */
     struct wl_modes_flow flow;
 };
 
@@ -90,7 +91,7 @@ struct pace {
 /* A takeover finds the maps of another version: if you change one of these, change ABI in ebpf/balance_maps.py. */
 _Static_assert(sizeof(struct balance_settings) == 128 && sizeof(struct backend) == 120, "settings or backends: another ABI");
 _Static_assert(sizeof(struct tally) == 64 && FAULTS == 9, "counters: another ABI");
-_Static_assert(sizeof(struct connection) == 160 && sizeof(struct opening) == 128, "connections: another ABI");
+_Static_assert(sizeof(struct connection) == 168 && sizeof(struct opening) == 128, "connections: another ABI");
 
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);

@@ -21,7 +21,7 @@ from wirelag.ebpf.bpf import Map
 from wirelag.ebpf.service import Backend, Counts, Reading, Service, Table
 from wirelag.errors import WirelagError
 
-ABI: Final = 4  # version of everything pinned; another one is not taken over
+ABI: Final = 5  # version of everything pinned; another one is not taken over
 NO_BACKEND: Final = 0xFFFF
 GROUP: Final = 8
 TAKEN: Final = 1  # a slot of the connection table that is being filled
@@ -60,6 +60,7 @@ BACKEND: Final = np.dtype([("mac", "<u8"), ("name", f"S{NAME_BYTES}"), ("address
 CONNECTION: Final = np.dtype(
     [
         *(("busy", "<u4"), ("seen", "<u4"), ("backend", "<u2"), ("closed", "u1"), ("spare", "u1"), ("since", "<u4")),
+        *(("next", "<u4"), ("spare2", "<u4")),
         ("flow", "u1", 144),
     ]
 )
