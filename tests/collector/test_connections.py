@@ -6,7 +6,7 @@ import ssl
 import sys
 import weakref
 from collections import Counter, deque
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,15 +17,7 @@ from tests.support.effort import FULL
 from tests.support.hostile import SEGMENTS, TOKEN, collector, opened, peak_bytes
 from tests.support.transport_peers import make_certificate
 from tests.support.waiting import PATIENCE_S
-from wirelag.collector.connections import (
-    CONNECTION_BYTES,
-    MOST_AT_ONCE,
-    MOST_GARBAGE,
-    MOST_LEAVING,
-    Door,
-    Visitor,
-    Visitors,
-)
+from wirelag.collector.connections import CONNECTION_BYTES, MOST_GARBAGE, MOST_LEAVING, Door, Visitor, Visitors
 
 MIB = 1 << 20
 FEW_FILES = (
@@ -66,30 +58,6 @@ def test_handshakes_that_never_end_leave_no_memory(tmp_path: Path) -> None:
             line.close()
 
 
-def accepted(door: Door) -> tuple[Any, Any]:
-    """The next connection, after a pause for others if one is due."""
-    with suppress(BlockingIOError):
-        return door.accept()
-    return door.accept()
-
-
-def test_others_have_their_turn_after_a_few_newcomers() -> None:
-    """On 200 connections strangers who shake hands and leave made a right agent wait for 5 s, each time."""
-    visitors = Visitors(1024, 512, 2, Counter())
-    with Door.at(socket.create_server(("127.0.0.1", 0)), visitors) as door, ExitStack() as lines:
-        for _ in range(3 * MOST_AT_ONCE):
-            lines.enter_context(socket.create_connection(door.getsockname()))
-        door.setblocking(False)
-        turns = []
-        while sum(turns) < 3 * MOST_AT_ONCE:
-            turns.append(0)
-            with suppress(BlockingIOError):
-                while True:
-                    lines.enter_context(door.accept()[0])
-                    turns[-1] += 1
-        assert turns == [MOST_AT_ONCE] * 3
-
-
 def test_nobody_is_admitted_until_handshakes_that_were_sent_off_are_closed() -> None:
     visitors = Visitors(1024, 2, 2, Counter())
     taken: list[Visitor] = []
@@ -97,7 +65,7 @@ def test_nobody_is_admitted_until_handshakes_that_were_sent_off_are_closed() -> 
 
         def come(is_met: bool) -> None:
             lines.enter_context(socket.create_connection(door.getsockname()))
-            visitor, peer = accepted(door)
+            visitor, peer = door.accept()
             assert isinstance(visitor, Visitor)
             taken.append(lines.enter_context(visitor))
             if is_met:
@@ -111,7 +79,7 @@ def test_nobody_is_admitted_until_handshakes_that_were_sent_off_are_closed() -> 
         with pytest.raises(BlockingIOError):
             come(is_met=False)
         taken[12].close()
-        lines.enter_context(accepted(door)[0])
+        lines.enter_context(door.accept()[0])
         assert visitors.leaving == MOST_LEAVING
 
 
@@ -119,7 +87,7 @@ def test_what_failed_handshakes_leave_is_collected() -> None:
     visitors, left = Visitors(1024, 512, 2, Counter()), list[weakref.ref[Counter[str]]]()
     with Door.at(socket.create_server(("127.0.0.1", 0)), visitors) as door:
         for _ in range(MOST_GARBAGE + 1):
-            with socket.create_connection(door.getsockname()), accepted(door)[0]:
+            with socket.create_connection(door.getsockname()), door.accept()[0]:
                 cycle: Counter[Any] = Counter()
                 cycle["itself"] = cycle  # type: ignore[assignment]
                 left.append(weakref.ref(cycle))

@@ -37,10 +37,7 @@ TLS_RECORD: Final = 16 << 10  # bytes: no read gives more, and asyncio's buffer 
 RESERVED: Final = 128  # file descriptors for everything else
 MOST_LEAVING: Final = 256  # handshakes that were sent off and are not closed yet: each has a buffer,
 MOST_GARBAGE: Final = 256  # and when it has failed keeps it until cycles are collected: its error holds its frames
-MOST_REFUSED: Final = 64  # connections that are refused before others get a turn,
-MOST_AT_ONCE: Final = (
-    8  # and that are taken: a handshake takes a millisecond, and asyncio would begin thousands of them
-)
+MOST_REFUSED: Final = 64  # connections that are refused before others get a turn
 
 Idle = dict[H11Protocol, tuple[RequestResponseCycle, float]]  # the last request of each, and since when it is idle
 Peer = tuple[str, int]
@@ -184,7 +181,6 @@ class Door(socket.socket):
     """A listening socket that admits connections by the rules of `Visitors`."""
 
     visitors: Visitors
-    _taken = 0  # without a pause
 
     @classmethod
     def at(cls, listening: socket.socket, visitors: Visitors) -> Door:
@@ -194,19 +190,7 @@ class Door(socket.socket):
         return door
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection that is admitted; BlockingIOError if there is none, or it is the turn of others."""
-        if self._taken >= MOST_AT_ONCE:
-            self._taken = 0
-            raise BlockingIOError
-        try:
-            taken = self._next()
-        except BlockingIOError:
-            self._taken = 0
-            raise
-        self._taken += 1
-        return taken
-
-    def _next(self) -> tuple[socket.socket, Any]:
+        """The next connection that is admitted; BlockingIOError if there is none now."""
         for _ in range(MOST_REFUSED):
             if self.visitors.failed >= MOST_GARBAGE:
                 self.visitors.failed = 0
