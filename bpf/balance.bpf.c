@@ -7,6 +7,8 @@
  * Maglev table, and reads the rest; nothing here waits for it. */
 #include "balance_connections.h"
 
+enum { NEAR = 1 << 16 }; /* bytes by which a packet may be ahead: those before it were lost on their way */
+
 /* ---- the packet ---- */
 
 WL_INLINE int is_ours(const u8 *mac, const u8 *own)
@@ -259,12 +261,26 @@ WL_INLINE u32 choice(const struct balance_settings *s, const struct arrival *a, 
 
 /* ---- measurement ---- */
 
+/* Follow what a client has sent. A FIN or RST ends the connection only with the very next sequence number: one that was forged
+ * by somebody who knows the client's address and port would let a forged SYN move the connection. Who misses the end keeps the
+ * entry for longer, and its port leads to the same backend. */
+WL_INLINE void follow(const struct wl_client_packet *p, struct connection *c)
+{
+    u32 ahead = p->seq - c->next;
+    u8 ends = p->tcp_flags & (WL_CLIENT_FIN | WL_CLIENT_RST);
+
+    if (ends && !ahead)
+        c->closed = 1;
+    if (ahead <= NEAR && (!ends || !ahead))
+        c->next = p->seq + p->payload;
+}
+
 /* Measure a packet of its connection; `moved`: earlier measurements were of another backend. */
 WL_INLINE void take(const struct balance_settings *s, const struct arrival *a, struct connection *c, struct tally *t, u8 moved)
 {
     c->seen = seen_at(a);
-    if (a->packet.has & WL_HAS_TCP && a->packet.tcp_flags & (WL_CLIENT_FIN | WL_CLIENT_RST))
-        c->closed = 1;
+    if (a->packet.has & WL_HAS_TCP && !is_syn(a))
+        follow(&a->packet, c);
     if (!measures)
         return;
     if (__sync_lock_test_and_set(&c->busy, 1)) {
@@ -343,6 +359,7 @@ int wl_balance(struct xdp_md *context)
     } else {
         n.now_ns = a->packet.time_ns;
         n.seen = seen_at(a);
+        n.seq = a->packet.seq;
         wl_find_opening(&n);
         opens = n.slot >= GROUP || silence(n.word, n.now_ns) >> SEEN_SHIFT > (syn ? s->closing : s->idle);
         number = (u16)n.word;
@@ -376,6 +393,7 @@ int wl_balance(struct xdp_md *context)
         /* Only the CPU that chose records it: another may have reassigned the slot, or user space removed the backend. */
         c->backend = (u16)number;
         c->closed = opens ? 0 : c->closed;
+        c->next = opens ? a->packet.seq + syn : c->next;
     }
     if (c)
         take(s, a, c, t, moved);

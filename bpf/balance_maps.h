@@ -75,6 +75,7 @@ struct connection {
     u16 backend;
     u8 closed, method; /* method: of its record */
     u32 since;         /* when it was confirmed */
+    u32 next, spare;   /* next: the sequence number that the client sends next */
     union {
         struct wl_auto_flow by_auto;
         struct wl_modes_flow modes;
@@ -100,7 +101,7 @@ struct pace {
 /* A takeover finds the maps of another version: if you change one of these, change ABI in ebpf/balance_maps.py. */
 _Static_assert(sizeof(struct balance_settings) == 128 && sizeof(struct backend) == 120, "settings or backends: another ABI");
 _Static_assert(sizeof(struct tally) == 64 && FAULTS == 9, "counters: another ABI");
-_Static_assert(sizeof(struct connection) == 272 && sizeof(struct opening) == 192, "connections: another ABI");
+_Static_assert(sizeof(struct connection) == 280 && sizeof(struct opening) == 192, "connections: another ABI");
 
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);

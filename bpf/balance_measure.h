@@ -34,7 +34,7 @@ struct {
 struct newcomer {
     u64 key, word, shown; /* word, shown: what is known of it */
     s64 now_ns, began_ns; /* its packet, and the packet before */
-    u32 seen, backend;
+    u32 seen, backend, seq;
     u32 set, slot; /* slot: GROUP if nothing is known of it */
 };
 

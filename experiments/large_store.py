@@ -4,10 +4,11 @@
 
 It builds a store of 128 segments with intervals of 1 s and messages that wait, in a file of its own, and deletes it.
 A writer commits ten results every 20 ms, alone and beside each kind of work; `waits` is from the moment it wants to
-write until its results are on disk.
+write until its results are on disk. With --cold nothing of the file is in memory when a kind of work begins.
 """
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.support.stored_results import START_NS, result
 from wirelag.collector.sqlite import _PUT, SqliteStore
 from wirelag.collector.sqlite_check import checksum
+from wirelag.collector.sqlite_file import UNCHECKED
 from wirelag.collector.store import DAY_NS, SECOND_NS, Retention
 from wirelag.collector.tally import Tally
 from wirelag.packets.intervals import Interval
@@ -67,6 +69,21 @@ def build(store: SqliteStore, size: int) -> int:
     return count
 
 
+def leave_memory(path: str) -> None:
+    """Let the kernel forget what it has in memory of the file and its journal."""
+    for name in (path, f"{path}-wal"):
+        with open(name, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def strip(store: SqliteStore) -> None:
+    """Take all checksums away, as if a version before 3 had written the file."""
+    for (series,) in store._base.execute("select id from series").fetchall():
+        store._base.execute(f"update results set crc = {UNCHECKED} where series = ?", (series,))
+    store._base.execute(f"update messages set crc = {UNCHECKED}")
+
+
 class Writer:
     """Commits results all the time, and notes how long each took."""
 
@@ -100,6 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("/var/tmp"))
     parser.add_argument("--gib", type=float, default=10.0)
+    parser.add_argument("--cold", action="store_true", help="drop the file from memory before each kind of work")
     arguments = parser.parse_args()
     size = int(arguments.gib * 2**30)
     if shutil.disk_usage(arguments.folder).free < 2 * size:
@@ -128,11 +146,16 @@ def main() -> None:
             "pruning to 90% of its size": shrink,
             "pruning half of it by age": age,
             "the check of the rest": store.check,
+            "the same, giving checksums": store.check,
         }
         print(
             f"{'beside':<28}{'takes s':>9}{'writes':>8}{'waits ms: median':>18}{'p99':>8}{'worst':>8}{'GiB then':>10}"
         )
         for name, work in kinds.items():
+            if "checksums" in name:
+                strip(store)
+            if arguments.cold:
+                leave_memory(store.path)
             took_s, waits = writer.beside(work)
             median, p99, worst = np.quantile(waits, (0.5, 0.99, 1.0)) * 1e3
             used = store.used_bytes / 2**30

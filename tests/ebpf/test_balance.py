@@ -102,7 +102,7 @@ def test_draining_keeps_connections_and_gives_no_new_ones(run: Run) -> None:
     assert run.counts()["a"].connections == len(on_a)
     for port in on_a:
         assert run.send(Packet(port)) == "a"
-        assert run.send(Packet(port, FIN | ACK, 0)) == "a"
+        assert run.send(Packet(port, FIN | ACK, 0, seq=10)) == "a"
     assert (run.counts()["a"].connections, run.counts()["a"].closing) == (0, len(on_a)), "answers may still come"
     run.now_ns += 900 * MS
     assert run.send(Packet(on_a[0], ACK, 0)) == "a", "and are acknowledged there"
@@ -182,7 +182,7 @@ def test_closed_connections_expire_and_open_ones_do_not(make: Callable[..., Run]
     one.now_ns += 5 * 10**9
     for port in range(1000, 1000 + GROUP):
         one.send(Packet(port))
-    one.send(Packet(1002, FIN | ACK, 0))
+    one.send(Packet(1002, FIN | ACK, 0, seq=10))
     one.connect(3000)
     assert one.faults() == {"table_full": 1}
     one.now_ns += 2 * 10**9

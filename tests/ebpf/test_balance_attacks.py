@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.oracles.connection_table import Twin
-from tests.support.balancer_program import ACK, FIN, GROUPS, MS, PSH, SYN, TABLE, Packet, Run, backends
+from tests.support.balancer_program import ACK, FIN, GROUPS, MS, PSH, RST, SYN, TABLE, Packet, Run, backends
 from tests.support.effort import scaled
 from wirelag.balance.controller import Controller
 from wirelag.balance.maglev import maglev
@@ -47,6 +47,29 @@ def test_a_flood_moves_no_established_connection(make: Callable[..., Run], flags
         run.share(*names)
         assert {port: run.send(Packet(port)) for port in homes} == homes
     assert run.faults()["orphaned"] == 0
+
+
+def test_who_forges_a_client_s_address_and_port_does_not_move_its_connection(make: Callable[..., Run]) -> None:
+    """RST and SYN, or FIN and SYN, with any sequence number but the next one: both moved every connection."""
+    run, rng = make(), random.Random(6)
+    run.serve("a", "b", "c")
+    homes = {port: run.connect(port) for port in range(1000, 1100)}
+    run.now_ns += 5 * S
+    assert {port: run.send(Packet(port, seq=0)) for port in homes} == homes  # 10 bytes: the next is 10
+    run.share("c")
+    for ends in (RST, RST | ACK, FIN | ACK):
+        for seq in (0, 9, 11, 1 << 16, 1 << 31, 2**32 - 1, *(rng.randrange(100, 2**32) for _ in range(20))):
+            for port in homes:
+                run.send(Packet(port, ends, 0, seq))
+                run.send(Packet(port, SYN, 0, rng.getrandbits(32)))
+        assert {port: run.send(Packet(port, seq=10)) for port in homes} == homes
+        run.now_ns += 20 * S  # none of them counts as closed, so none makes room
+        assert {port: run.send(Packet(port, ACK, 0, 20)) for port in homes} == homes
+        for port in homes:  # the client sends 10 bytes again
+            run.send(Packet(port, ACK | PSH, 10, 10))
+    for port in homes:  # and at last ends it
+        run.send(Packet(port, FIN | ACK, 0, 20))
+    assert {run.send(Packet(port, SYN, 0)) for port in homes} == {"c"}
 
 
 def test_new_connections_survive_a_flood_until_they_are_settled(make: Callable[..., Run]) -> None:
@@ -270,6 +293,7 @@ def test_the_twin_answers_the_same(make: Callable[..., Run]) -> None:
             table.tolist(), table.tolist(), run.now_ns >> 24,
         )  # fmt: skip
         stable_since = kept = run.now_ns
+        seqs: dict[int, int] = {}
         for _ in range(scaled(12000, 1500)):
             run.now_ns += int(rng.expovariate(1) * rng.choice((1, 20, 400)) * MS)
             if rng.random() < 0.02:
@@ -285,9 +309,15 @@ def test_the_twin_answers_the_same(make: Callable[..., Run]) -> None:
                 run.balancer.set_backends(listed)
             flags = rng.choice((SYN, ACK, ACK | PSH, ACK | PSH, ACK | FIN))
             port = 1000 + int(rng.expovariate(1 / (4 * groups * GROUP)))
-            packet = Packet(port, flags, 0)
-            client = int(ip_address(packet.client))
-            wanted = twin.packet(client, port, 80, flags == SYN, bool(flags & FIN), run.now_ns)
+            packet = Packet(port, flags, 10 if flags & PSH else 0, seqs.get(port, 2**32 - 100))
+            if rng.random() < 0.1:  # forged, or after some that were lost
+                packet = replace(
+                    packet, seq=(packet.seq + rng.choice((-1, 1, 1 << 16, (1 << 16) + 1, 1 << 31))) % 2**32
+                )
+            elif flags != SYN:
+                seqs[port] = (packet.seq + packet.payload) % 2**32
+            client, ends = int(ip_address(packet.client)), bool(flags & FIN)
+            wanted = twin.packet(client, port, 80, flags == SYN, ends, run.now_ns, packet.seq, packet.payload)
             assert run.send(packet) == names[wanted]
         assert run.faults() == twin.faults
         assert set(twin.faults) >= {"unknown"}

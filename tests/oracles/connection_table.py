@@ -11,6 +11,7 @@ UNIT_NS = 1 << 24
 PLACES = 8
 SETTLED_NS = 4 * 10**9
 NOBODY = -1
+AHEAD = 1 << 16
 
 
 def client_hash(seed: int, client: int, port: int, service_port: int) -> int:
@@ -24,7 +25,14 @@ class Confirmed:
     backend: int
     since: int  # times in units
     seen: int
+    next_seq: int
     closed: bool = False
+
+    def follow(self, seq: int, payload: int, ends: bool) -> None:
+        ahead = (seq - self.next_seq) % 2**32
+        self.closed = self.closed or (ends and ahead == 0)
+        if ahead <= (0 if ends else AHEAD):
+            self.next_seq = (seq + payload) % 2**32
 
 
 @dataclass
@@ -58,20 +66,23 @@ class Twin:
         self.confirmed: list[list[Confirmed | None]] = [[None] * PLACES for _ in range(self.groups)]
         self.sets: list[list[Unconfirmed | None]] = [[None] * PLACES for _ in range(4 * self.groups)]
 
-    def packet(self, client: int, port: int, service_port: int, syn: bool, ends: bool, now_ns: int) -> int:
+    def packet(
+        self, client: int, port: int, service_port: int, syn: bool, ends: bool, now_ns: int, seq: int, payload: int
+    ) -> int:
         """The backend of a TCP packet."""
         key, now = client_hash(self.seed, client, port, service_port), now_ns // UNIT_NS
         entry = int(client_hash(self.table_seed, client, port, service_port) >> 32) * len(self.active) >> 32
         found = self._find(key)
         if found is not None:
             if syn and (found.closed or found.backend in self.down):
-                found.backend, found.closed = self.active[entry], False
+                found.backend, found.closed, found.next_seq = self.active[entry], False, (seq + 1) % 2**32
             elif found.backend in self.gone:
                 if not found.closed:
                     self._count("orphaned")
                 found.backend = self._choose(entry, syn, now)
             found.seen = now
-            found.closed = found.closed or ends
+            if not syn:
+                found.follow(seq, payload, ends)
             return found.backend
         places = self.sets[(key >> 39) % len(self.sets)]
         known = next((one for one in places if one is not None and one.key == key), None)
@@ -87,19 +98,21 @@ class Twin:
         else:
             backend = known.backend
         if known is not None and not anew and not syn:
-            if self._confirm(Confirmed(key, backend, now, now, ends)):
+            new = Confirmed(key, backend, now, now, seq)
+            new.follow(seq, payload, ends)
+            if self._confirm(new):
                 known.marked = False
             else:
                 known.time_ns, known.backend = now_ns // 8 * 8, backend
             return backend
-        new = Unconfirmed(key, backend, now_ns // 8 * 8, syn)
+        opened = Unconfirmed(key, backend, now_ns // 8 * 8, syn)
         if known is not None:
-            places[places.index(known)] = new
+            places[places.index(known)] = opened
         elif None in places:
-            places[places.index(None)] = new
+            places[places.index(None)] = opened
         else:
             oldest = min((one for one in places if one is not None), key=lambda one: one.time_ns)
-            places[places.index(oldest)] = new
+            places[places.index(oldest)] = opened
         return backend
 
     def _find(self, key: int) -> Confirmed | None:

@@ -61,6 +61,7 @@ BACKEND: Final = np.dtype([("mac", "<u8"), ("name", f"S{NAME_BYTES}"), ("address
 CONNECTION: Final = np.dtype(
     [
         *(("busy", "<u4"), ("seen", "<u4"), ("backend", "<u2"), ("closed", "u1"), ("method", "u1"), ("since", "<u4")),
+        *(("next", "<u4"), ("spare", "<u4")),
         ("flow", "u1", 256),
     ]
 )
