@@ -214,7 +214,7 @@ def test_stored_results_and_metrics(tmp_path: Path) -> None:
 
 def test_settings(tmp_path: Path) -> None:
     down = config_of(AGENT + SEGMENT, tmp_path)
-    assert down.measured[0].terms.estimator == Rli("linear", 16 << 20, most_flows=1 << 17)
+    assert down.measured[0].terms.estimator == Rli("busy", 16 << 20, most_flows=1 << 17)
     up = config_of(AGENT.replace('"B"', '"A"') + SEGMENT + '[[references]]\nto = "10.2.0.1"\n', tmp_path)
     assert (up.measured, up.referred) == ((), ("A>B",))
     apart = config_of(AGENT + SEGMENT + 'references = "192.0.2.1>192.0.2.2"\n', tmp_path)

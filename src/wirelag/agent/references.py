@@ -1,9 +1,11 @@
 """Packets that an agent sends: STAMP reference packets at a bounded rate, and control packets that cut intervals.
 
-Law: a stream has one reference per `every`, never more than its share of the link's bytes (injection.py); one that was
-due while the host was busy is skipped, not sent late in a burst. They are due by the clock, but if it is set, in
-whatever direction, packets go on: rates go by a clock that is never set. Each states the error of its time (STAMP's
-error estimate): the clock's error, plus the time that the host takes to send one.
+Law: packets that were captured, and time, make references of a stream due (kernels/injection.h), never more than its
+share of the link's bytes; of several that were due while the host was busy one is sent, not all late in a burst. Those
+of a stream without packets are due by the clock, but if it is set, in whatever direction, they go on: rates and shares
+go by a clock that is never set, whatever the times of packets are. Each states the error of its time (STAMP's error
+estimate): the clock's error, plus the time that the host takes to send one; and time and id of the last packet that
+was captured.
 """
 
 from __future__ import annotations
@@ -21,10 +23,14 @@ from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
 
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
 from wirelag.agent.clock import Steps
 from wirelag.agent.config import Reference
 from wirelag.errors import WirelagError
-from wirelag.packets.injection import Injector
+from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.intervals import CONTROL_COPIES, control_payload
 from wirelag.packets.stamp import PORT, UNSYNCHRONISED_PTP, error_estimate, payload
 from wirelag.protocol.messages import ClockReading
@@ -40,13 +46,16 @@ class _References:
     """One stream of references."""
 
     stream: Reference
-    injector: Injector
+    injector: _kernels.Injector
     opened: list[socket.socket]  # empty until the first is sent
     clock: Callable[[], ClockReading]
     sequence: int = 0
     late_ns: float = 0.0  # upper bound of the time from a packet's timestamp to its departure
     error_ns: int | None = None  # error of the clock; None: not synchronised
     read_ns: int = 0  # when it was read
+    heard_ns: int = 0  # the last time that the injector has heard of
+    is_due: bool = False
+    previous: tuple[int, int] | None = None  # time and id of the last packet
 
     def open(self) -> None:
         """Open a socket for each source port."""
@@ -56,16 +65,43 @@ class _References:
             for _ in range(stream.spread)
         ]
 
+    def hear(self, packets: PacketBatch) -> bool:
+        """Packets have passed; return whether a reference is due.
+
+        What decides is the clock that is never set: packets passed after those heard of before, and before now.
+        """
+        rows = self._among(packets)
+        now_ns, ahead_ns = time.monotonic_ns(), time.time_ns()
+        if len(rows):
+            times_ns = np.clip(packets.time_ns[rows] - (ahead_ns - now_ns), self.heard_ns, now_ns)
+            times_ns = np.maximum.accumulate(times_ns)
+            sizes = np.ascontiguousarray(packets.wire_length[rows], np.uint32)
+            self.is_due |= len(self.injector.observe(times_ns, sizes)) > 0
+            self.previous = int(packets.time_ns[rows[-1]]), int(packets.packet_id[rows[-1]])
+        return self._due(now_ns)
+
+    def _among(self, packets: PacketBatch) -> npt.NDArray[np.intp]:
+        """The rows of packets that references travel among, none of which is a reference."""
+        wanted = ~(packets.of_kind(Kind.STAMP) & (packets.dst_port == PORT))
+        if self.stream.among:
+            wanted &= np.logical_or.reduce([way.rows(packets) for way in self.stream.among])
+        return np.flatnonzero(wanted)
+
+    def _due(self, now_ns: int) -> bool:
+        self.heard_ns = max(self.heard_ns, now_ns)
+        self.is_due |= len(self.injector.due(self.heard_ns)) > 0
+        return self.is_due
+
     def send(self, now_ns: int) -> bool:
         """Send one, if one is due and the share allows it."""
         if not self.opened:
             self.open()
-        due = sum(1 for _ in self.injector.due(time.monotonic_ns())) > 0
+        due, self.is_due = self._due(time.monotonic_ns()), False
         if due:
             by = self.opened[self.sequence % len(self.opened)]
             estimate, to = self._estimate(now_ns), (self.stream.to, PORT)
             sent_ns = time.time_ns()
-            by.sendto(payload(self.sequence, sent_ns, None, estimate), to)
+            by.sendto(payload(self.sequence, sent_ns, self.previous, estimate), to)
             took_ns = min(max(0, time.time_ns() - sent_ns), CLOCK_NS)
             self.late_ns += (took_ns - self.late_ns) / RECENT if self.sequence else took_ns
             self.sequence += 1
@@ -79,8 +115,8 @@ class _References:
 
     @property
     def every_ns(self) -> int:
-        """Time between two references."""
-        return self.stream.injection.tau_ns
+        """Time between two references; 0: packets alone make them due."""
+        return self.stream.injection.tau_ns if self.stream.injection.kind in ("1-in-tau", "both") else 0
 
     @property
     def phase_ns(self) -> int:
@@ -165,6 +201,13 @@ class Emitter:
                 self._turned[stream] = self._add(self._stream(stream))
             self._changed.notify()
 
+    def hear(self, packets: PacketBatch) -> None:
+        """Packets were captured: send what they make due. Called by the capture, which it does not keep waiting."""
+        with self._changed:
+            for number, sender in self._senders.items():
+                if isinstance(sender, _References) and sender.stream.watches and sender.hear(packets):
+                    self._send(number, sender, time.time_ns())
+
     def close(self) -> None:
         """Stop sending."""
         with self._changed:
@@ -176,14 +219,17 @@ class Emitter:
             self._remove(number)
 
     def _stream(self, stream: Reference) -> _References:
-        injector = Injector(stream.injection)
-        injector.packet(time.monotonic_ns(), 0)  # time counts from here on
-        return _References(stream, injector, [], self._clock)
+        sender = _References(stream, _kernels.Injector(stream.injection.rule), [], self._clock)
+        if sender.every_ns:
+            now_ns = np.array([time.monotonic_ns()], np.int64)
+            sender.injector.observe(now_ns, np.zeros(1, np.uint32))  # time counts from here on
+        return sender
 
     def _add(self, sender: _References | _Control) -> int:
         self._number += 1
         self._senders[self._number] = sender
-        heapq.heappush(self._due, (_next_ns(time.time_ns(), sender), self._number))
+        if sender.every_ns:
+            heapq.heappush(self._due, (_next_ns(time.time_ns(), sender), self._number))
         return self._number
 
     def _remove(self, number: int) -> None:
