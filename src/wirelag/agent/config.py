@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 EXPECTED: Final = 100_000  # packets of an interval, unless set
 SPREAD: Final = 8  # source ports of the references of a virtual link
 CREDIT_NS: Final = 10**9  # how long unused share of references accumulates
+LONGEST_NS: Final = 2 * 10**6  # time between references of the adaptive policy at most, unless set
 REFERENCE_BYTES: Final = 86  # of Ethernet, UDP and the payload: the rest is IP
 
 
@@ -264,7 +265,7 @@ def _terms(settings: Settings) -> Terms:
         PacketId(flow=not settings["packet_id.nat"], prefix=settings["packet_id.prefix"], seed=estimator.seed),
         interval_ns,
         delimiters,
-        "/".join(map(str, (grouping.by, *prefixes))) if grouping else None,
+        "/".join(map(str, (grouping.by, *prefixes.values(), settings["most_groups"]))) if grouping else None,
         None,
         "; ".join([w for w in (settings["filter"], settings["capture.tunnels"] and "inside tunnels") if w]) or None,
     )
@@ -380,6 +381,7 @@ def _injection(settings: Settings, at: str, kind: Policy, to: str) -> Injection:
             kind,
             n=settings[at + "n"] if kind != "1-in-tau" else 1,
             tau_ns=settings[at + "every"],
+            longest_ns=settings[at + "every"] if settings.given(at + "every") else LONGEST_NS,
             most_share=settings[at + "share"],
             depth_ns=CREDIT_NS,
             size=_reference_bytes(to),

@@ -3,9 +3,10 @@
 Law: packets that were captured, and time, make references of a stream due (kernels/injection.h), never more than its
 share of the link's bytes; of several that were due while the host was busy one is sent, not all late in a burst. Those
 of a stream without packets are due by the clock, but if it is set, in whatever direction, they go on: rates and shares
-go by a clock that is never set, whatever the times of packets are. Each states the error of its time (STAMP's error
-estimate): the clock's error, plus the time that the host takes to send one; and time and id of the last packet that
-was captured.
+go by a clock that is never set, whatever the times of packets are. A reference carries the time at which the capture
+sees it leave, as far as can be told before: it is captured a little later than it is made, and by how much is known of
+those before it. Each states the error of its time (STAMP's error estimate): the clock's error, plus the time that the
+host takes to send one, or how much that varies; and time and id of the last packet that was captured.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,13 +34,48 @@ from wirelag.agent.config import Reference
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.intervals import CONTROL_COPIES, control_payload
-from wirelag.packets.stamp import PORT, UNSYNCHRONISED_PTP, error_estimate, payload
+from wirelag.packets.stamp import PORT, UNSYNCHRONISED_PTP, error_estimate, parse, payload
 from wirelag.protocol.messages import ClockReading
 
 SO_ATTACH_FILTER: Final = 26
 CLOCK_NS: Final = 10**8  # interval at which the clock's error is read
 RECENT: Final = 16  # references over which the sending time is averaged
+LATEST_NS: Final = 10**7  # longest time that the host takes to send one; longer: a copy that came back
 NOTHING: Final = struct.pack("HBBI", 0x06, 0, 0, 0)  # a filter that drops everything: return 0
+
+
+@dataclass(slots=True)
+class _Lateness:
+    """How long after it was made a reference leaves: of those that the capture has seen."""
+
+    made: dict[int, tuple[int, int]] = field(
+        default_factory=dict
+    )  # by number: the time it carries, and when it was made
+    found_ns: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def sent(self, number: int, stated_ns: int, made_ns: int) -> None:
+        """Remember a reference, for a while."""
+        self.made[number] = stated_ns, made_ns
+        if len(self.made) > 4 * RECENT:
+            self.made.pop(next(iter(self.made)))
+
+    def captured(self, packets: PacketBatch) -> None:
+        """Look for references of this stream among packets."""
+        rows = np.flatnonzero(packets.of_kind(Kind.STAMP) & (packets.dst_port == PORT))
+        read = parse(packets, rows)
+        for number, stated_ns, seen_ns in zip(read.sequence, read.sent_ns, packets.time_ns[rows], strict=True):
+            expected = self.made.get(int(number))
+            if expected is not None and expected[0] == stated_ns:
+                del self.made[int(number)]
+                if 0 <= seen_ns - expected[1] < LATEST_NS:
+                    self.found_ns.append(int(seen_ns - expected[1]))
+
+    def usual_ns(self) -> tuple[int, int]:
+        """The median of the last ones, and how far they are from it on average; 0 and 0 while there are few."""
+        if len(self.found_ns) < RECENT // 2:
+            return 0, 0
+        middle_ns = sorted(self.found_ns)[len(self.found_ns) // 2]
+        return middle_ns, sum(abs(each - middle_ns) for each in self.found_ns) // len(self.found_ns)
 
 
 @dataclass(slots=True)
@@ -51,6 +88,7 @@ class _References:
     clock: Callable[[], ClockReading]
     sequence: int = 0
     late_ns: float = 0.0  # upper bound of the time from a packet's timestamp to its departure
+    lateness: _Lateness = field(default_factory=_Lateness)  # this time as captured, if the stream watches
     error_ns: int | None = None  # error of the clock; None: not synchronised
     read_ns: int = 0  # when it was read
     heard_ns: int = 0  # the last time that the injector has heard of
@@ -70,6 +108,7 @@ class _References:
 
         What decides is the clock that is never set: packets passed after those heard of before, and before now.
         """
+        self.lateness.captured(packets)
         rows = self._among(packets)
         now_ns, ahead_ns = time.monotonic_ns(), time.time_ns()
         if len(rows):
@@ -99,24 +138,27 @@ class _References:
         due, self.is_due = self._due(time.monotonic_ns()), False
         if due:
             by = self.opened[self.sequence % len(self.opened)]
-            estimate, to = self._estimate(now_ns), (self.stream.to, PORT)
-            sent_ns = time.time_ns()
-            by.sendto(payload(self.sequence, sent_ns, self.previous, estimate), to)
-            took_ns = min(max(0, time.time_ns() - sent_ns), CLOCK_NS)
+            (later_ns, vague_ns), to = self.lateness.usual_ns(), (self.stream.to, PORT)
+            estimate = self._estimate(now_ns, vague_ns if later_ns else round(self.late_ns))
+            made_ns = time.time_ns()
+            by.sendto(payload(self.sequence, made_ns + later_ns, self.previous, estimate), to)
+            took_ns = min(max(0, time.time_ns() - made_ns), CLOCK_NS)
             self.late_ns += (took_ns - self.late_ns) / RECENT if self.sequence else took_ns
+            if self.stream.watches:
+                self.lateness.sent(self.sequence & 0xFFFFFFFF, made_ns + later_ns, made_ns)
             self.sequence += 1
         return due
 
-    def _estimate(self, now_ns: int) -> int:
+    def _estimate(self, now_ns: int, vague_ns: int) -> int:
         if abs(now_ns - self.read_ns) >= CLOCK_NS:
             reading, self.read_ns = self.clock(), now_ns
             self.error_ns = reading.error_ns if reading.synchronised else None
-        return UNSYNCHRONISED_PTP if self.error_ns is None else error_estimate(self.error_ns + round(self.late_ns))
+        return UNSYNCHRONISED_PTP if self.error_ns is None else error_estimate(self.error_ns + vague_ns)
 
     @property
     def every_ns(self) -> int:
         """Time between two references; 0: packets alone make them due."""
-        return self.stream.injection.tau_ns if self.stream.injection.kind in ("1-in-tau", "both") else 0
+        return self.stream.injection.every_ns
 
     @property
     def phase_ns(self) -> int:
