@@ -1,4 +1,4 @@
-"""RLI live: agents measure every flow through a shaped queue (tbf); captures at both hosts are the truth.
+"""RLI: agents measure every flow through a shaped queue (tbf), live; captures at both hosts are the truth.
 
 The same datagrams pass the queue twice for each load. The first time the client's agent sends references by the
 adaptive policy and the server's interpolates with `busy`: the defaults. The second time references go every 10 ms and

@@ -337,10 +337,9 @@ def _reference(settings: Settings, at: str, terms: Terms, among: tuple[Direction
     if spread > 1 and port:
         raise settings.wrong(at + "spread", "needs several ports: leave source_port out")
     between, direction = terms.estimator.can.one_sided, settings[at + "among"]
-    kind: Policy = settings[at + "policy"] or (
-        "adaptive" if between and not settings.given(at + "every") else "1-in-tau"
-    )
     live = settings["interface"] is not None and not settings["capture.in_kernel"]
+    adaptive = between and live and not settings.given(at + "every")
+    kind: Policy = settings[at + "policy"] or ("adaptive" if adaptive else "1-in-tau")
     if kind != "1-in-tau" and not live:
         raise settings.wrong(at + "policy", f"{kind} needs packets captured on an interface: use 1-in-tau")
     return Reference(

@@ -126,8 +126,8 @@ def _policy(injection: Injection) -> str:
         "1-in-tau": f"every {every}, {format_rate(min(rate, bound))}",
         "1-in-n": f"for {n} captured here",
         "both": f"for {n} captured here, and at least every {every}",
-        "adaptive": f"for one in {injection.n_least:,} packets captured here, up to one in {injection.n_most:,} "
-        f"while the link is busy (adaptive)",
+        "adaptive": f"for one in {injection.n_least:,} packets captured here, up to one in {injection.n_most:,} while "
+        f"the link is busy, and at least every {format_duration(injection.longest_ns)} (adaptive)",
     }[injection.kind]
 
 

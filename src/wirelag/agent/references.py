@@ -261,10 +261,10 @@ class Emitter:
             self._remove(number)
 
     def _stream(self, stream: Reference) -> _References:
-        sender = _References(stream, _kernels.Injector(stream.injection.rule), [], self._clock)
-        if sender.every_ns:
-            now_ns = np.array([time.monotonic_ns()], np.int64)
-            sender.injector.observe(now_ns, np.zeros(1, np.uint32))  # time counts from here on
+        now_ns = time.monotonic_ns()
+        sender = _References(stream, _kernels.Injector(stream.injection.rule), [], self._clock, heard_ns=now_ns)
+        if sender.every_ns:  # time counts from here on
+            sender.injector.observe(np.array([now_ns], np.int64), np.zeros(1, np.uint32))
         return sender
 
     def _add(self, sender: _References | _Control) -> int:
