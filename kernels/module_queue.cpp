@@ -131,7 +131,9 @@ Passed queue_pass(Column<s64> times_ns, Column<u32> sizes, u64 bytes_per_s, u64 
 /* A running injection, for a sender: told of the packets of a link, it says when references are due. */
 class Injector {
   public:
-    explicit Injector(const Rule &rule) : in(rule_of(rule)) {}
+    explicit Injector(const Rule &rule) : in(rule_of(rule))
+    {
+    }
 
     /* Packets were sent; returns the times of references that were due before each of them. */
     Array<s64> observe(Column<s64> times_ns, Column<u32> sizes)

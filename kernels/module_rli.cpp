@@ -331,9 +331,9 @@ void add_rli(nb::module_ &m)
     m.def("fill_endpoints", &fill_endpoints, "src"_a, "dst"_a, "src_port"_a, "dst_port"_a, "protocol"_a, "endpoints"_a,
         "Fill five words for each row: addresses, ports and protocol.");
     nb::class_<Rli>(m, "Rli", "Packets between references, and their flows.")
-        .def(nb::init<u32, u64, u64, u64, s64, s64, s64, s64, s64, s64, s64, u64, u64, u64>(), "method"_a, "memory"_a, "bytes_per_s"_a,
-            "buffer"_a, "idle_ns"_a, "bracket_ns"_a, "early_ns"_a, "late_ns"_a, "base_ns"_a, "inactive_ns"_a, "active_ns"_a,
-            "hold"_a, "seed"_a, "burst"_a = 0)
+        .def(nb::init<u32, u64, u64, u64, s64, s64, s64, s64, s64, s64, s64, u64, u64, u64>(), "method"_a, "memory"_a,
+            "bytes_per_s"_a, "buffer"_a, "idle_ns"_a, "bracket_ns"_a, "early_ns"_a, "late_ns"_a, "base_ns"_a, "inactive_ns"_a,
+            "active_ns"_a, "hold"_a, "seed"_a, "burst"_a = 0)
         .def("observe", &Rli::observe, "time_ns"_a, "kind"_a, "size"_a, "key"_a, "id"_a, "sequence"_a, "sent_ns"_a,
             "previous_sent_ns"_a, "previous_id"_a, "src"_a = nb::none(), "dst"_a = nb::none(), "src_port"_a = nb::none(),
             "dst_port"_a = nb::none(), "protocol"_a = nb::none(), "accepted"_a = nb::none(),

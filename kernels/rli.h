@@ -58,7 +58,7 @@ struct wl_buffered {
 
 /* The known state of the queue at a moment: its delay without serialisation. */
 struct wl_anchor {
-    s64 time_ns, begin_ns; /* begin: when it began to leave */
+    s64 time_ns, begin_ns;  /* begin: when it began to leave */
     s64 queue_ns, level_ns; /* as measured, and as the queue is: at a start of a shaper less, since no packet leaves earlier */
     s64 serialisation_ns;
     u64 place; /* in the list */
@@ -299,7 +299,8 @@ WL_INLINE void wl_rli_settle_plain(struct wl_rli *r, const struct wl_anchor *rig
 }
 
 /* The anchor at entry i or behind it: a start, the known packet, or the right reference. */
-WL_INLINE struct wl_anchor wl_next_anchor(const struct wl_rli *r, u64 i, const struct wl_anchor *known, const struct wl_anchor *right)
+WL_INLINE struct wl_anchor wl_next_anchor(
+    const struct wl_rli *r, u64 i, const struct wl_anchor *known, const struct wl_anchor *right)
 {
     for (; i < r->count; i++) {
         if (known->there && i == known->place)

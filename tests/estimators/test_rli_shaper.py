@@ -14,8 +14,9 @@ from wirelag.stats.queue_drain import learn_queue
 from wirelag.synopses.flows import Flows
 
 BURST = 15_000
-STATED = Rli(bytes_per_s=RATE, burst=BURST, noise_ns=0, memory=16 << 20)
 LEARNED = Rli(memory=16 << 20)
+RATED = replace(LEARNED, bytes_per_s=RATE)  # its burst is learned
+LINK = replace(RATED, noise_ns=0)  # nothing is learned: it is a link
 
 
 @cache
@@ -39,15 +40,16 @@ def median_error(sim: QueueSimulation, flows: Flows) -> float:
 @pytest.mark.parametrize("utilisation", [0.55, 0.7])
 def test_flows_are_near_the_truth_and_the_law_of_a_link_is_not(utilisation: float) -> None:
     sim = simulation(utilisation)
-    stated, learned = (measured(one, packets(utilisation)) for one in (STATED, LEARNED))
-    link = measured(replace(STATED, burst=0), packets(utilisation))
-    linear = measured(replace(STATED, method="linear"), packets(utilisation))
-    assert stated.trusted
-    assert stated.fallback is None
-    assert median_error(sim, stated) < 0.12
-    assert median_error(sim, learned) < 0.15
-    assert median_error(sim, stated) < 0.8 * median_error(sim, linear)
-    assert median_error(sim, link) > 1.5 * median_error(sim, stated)
+    linear = measured(replace(LEARNED, method="linear"), packets(utilisation))
+    link = measured(LINK, packets(utilisation))
+    for estimator in (LEARNED, RATED):
+        flows = measured(estimator, packets(utilisation))
+        assert flows.drain.burst == pytest.approx(BURST, rel=0.03)
+        assert flows.trusted
+        assert flows.fallback is None
+        assert median_error(sim, flows) < 0.12
+        assert median_error(sim, flows) < 0.8 * median_error(sim, linear)
+        assert median_error(sim, link) > 1.5 * median_error(sim, flows)
 
 
 def known(batch: PacketBatch) -> tuple[np.ndarray, np.ndarray]:

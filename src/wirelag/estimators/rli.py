@@ -48,6 +48,8 @@ CERTAIN: Final = 1 << 32  # probability 1, as the kernel counts
 REGULAR, REFERENCE, OTHER, ANOTHER = 0, 1, 2, 3  # kinds of rows; the last are references of another stream
 PATIENCE: Final = 64  # valid references of other streams, until a stream is given up
 FARTHEST_NS: Final = 1 << 40  # largest difference of a reference's two times
+LATEST_NS: Final = 1 << 62
+FALSE: Final = 2  # delays that may be false although their times are in order: the first and the last
 AHEAD: Final = 1 << 20  # references that may be lost in a row
 LEARNING: Final = 1 << 13  # packets from which the drain rate is learned
 PATIENT: Final = 1 << 15  # packets after which it is learned again, if it is not trusted
@@ -61,7 +63,8 @@ NO_ERRORS: Final = ((0, 0),) * 32
 class Rli:
     """The estimator of every flow's one-way delay.
 
-    `bytes_per_s` is the drain rate (None: learned from the first packets; 0: unknown), `noise_ns` the standard
+    `bytes_per_s` is the drain rate (None: learned from packets, with the burst of a shaper, and again while it does not
+    fit; 0: unknown), `noise_ns` the standard
     deviation of the receiver's clock (None: learned), `overhead` the bytes that the wire adds to a captured packet (24
     for Ethernet; -14 for a queue that does not count the Ethernet header). `hold` below 1 means sample and hold: a
     packet opens a flow with that probability. `stream` is the flow key of the references, direction included; None
@@ -74,7 +77,6 @@ class Rli:
     method: Method = "busy"
     memory: int = 128 << 20
     bytes_per_s: int | None = None
-    burst: int = 0
     noise_ns: float | None = None
     overhead: int = 0
     buffer: int = 1 << 16
@@ -193,7 +195,7 @@ class RliMeter:
         self._first: list[_Rows] = []  # rows kept until the drain rate is learned
         self._learns = 0  # packets still needed for that
         self._learned = False  # whether it is learned at all
-        self._least_ns = FARTHEST_NS  # the shortest delay of a reference among these packets
+        self._least_ns = FARTHEST_NS  # the shortest delay of these packets, but for a few that may be false
         self._trusting = PATIENT  # packets until it is learned again, if it is not trusted
         self._stream = _Stream(estimator.stream or 0, 0, 0, 0)
         self._sequence = 0  # sequence number for references without one
@@ -211,7 +213,7 @@ class RliMeter:
         self._vague = False  # a reference has no error estimate
         known = estimator.bytes_per_s is not None and (estimator.noise_ns is not None or not estimator.bytes_per_s)
         if known or estimator.method != "busy":
-            self._begin(Drain(estimator.bytes_per_s or 0, estimator.noise_ns or 0.0, estimator.burst))
+            self._begin(Drain(estimator.bytes_per_s or 0, estimator.noise_ns or 0.0))
         else:
             self._learns, self._learned = LEARNING, True
 
@@ -408,10 +410,12 @@ class RliMeter:
         estimator = self._estimator
         times, kinds, sizes = (np.concatenate([rows[i] for rows in self._first]) for i in range(3))
         known, delays = _known(self._first, times, kinds)
-        self._least_ns = min(self._least_ns, int(delays.min(initial=self._least_ns)))
+        if len(delays) > FALSE:
+            self._least_ns = min(self._least_ns, int(np.partition(delays, FALSE)[FALSE]))
         drain = learn_queue(times, sizes, known, delays, self._least_ns)
         if estimator.bytes_per_s is not None:
-            drain = drain._replace(bytes_per_s=estimator.bytes_per_s, burst=estimator.burst)
+            near = abs(drain.bytes_per_s - estimator.bytes_per_s) < estimator.bytes_per_s / 10
+            drain = drain._replace(bytes_per_s=estimator.bytes_per_s, burst=drain.burst if near else 0)
         if estimator.noise_ns is not None:
             drain = drain._replace(noise_ns=estimator.noise_ns)
         if not self._kernel:
@@ -523,7 +527,20 @@ def _known(parts: Sequence[_Rows], times: Ints, kinds: npt.NDArray[np.uint8]) ->
     rows = np.append(referred, at[found])
     delays = np.append(times[referred] - sent_ns, (times[at] - before_ns)[found])
     place = np.argsort(rows, kind="stable")
+    place = place[_in_order((times[rows] - delays)[place])]
     return rows[place], delays[place]
+
+
+def _in_order(sent_ns: Ints) -> npt.NDArray[np.bool_]:
+    """Mask of the times that lie between those before and behind them: a queue keeps the order, a forger does not.
+
+    Of three on each side the middle one counts, so that one in three may be false.
+    """
+    if not len(sent_ns):
+        return np.empty(0, np.bool_)
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(sent_ns, 3, constant_values=(-LATEST_NS, LATEST_NS)), 7)
+    before, behind = np.median(around[:, :3], axis=1), np.median(around[:, 4:], axis=1)
+    return np.asarray((before <= sent_ns) & (sent_ns <= behind))
 
 
 def _idle_ns(drain: Drain) -> int:

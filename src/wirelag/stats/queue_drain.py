@@ -63,7 +63,7 @@ def learn_queue(
     if len(rows) < FEWEST_REFERENCES:
         return link
     low_ns, high_ns = least_ns, float(np.quantile(delays_ns, 0.9))
-    if delays_ns.min() - low_ns > (high_ns - low_ns) / 4:
+    if np.partition(delays_ns, FEWEST_REFERENCES // 2)[FEWEST_REFERENCES // 2] - low_ns > (high_ns - low_ns) / 4:
         return Drain(0, 0.0)
     long = delays_ns - low_ns > (high_ns - low_ns) / 4
     waited, waits_ns = rows[long], delays_ns[long] - low_ns
