@@ -1,4 +1,4 @@
-/* Packets through a queue, with references among them: checks arrays, releases the GIL and loops over queue.h. */
+/* Packets through a queue, with references among them, and a running injection: checks arrays, loops over queue.h. */
 #include <algorithm>
 #include <stdexcept>
 #include <tuple>
@@ -128,10 +128,73 @@ Passed queue_pass(Column<s64> times_ns, Column<u32> sizes, u64 bytes_per_s, u64 
     return {copied(left), copied(sent), copied(arrived), copied(behind), refused};
 }
 
+/* A running injection, for a sender: told of the packets of a link, it says when references are due. */
+class Injector {
+  public:
+    explicit Injector(const Rule &rule) : in(rule_of(rule))
+    {
+    }
+
+    /* Packets were sent; returns the times of references that were due before each of them. */
+    Array<s64> observe(Column<s64> times_ns, Column<u32> sizes)
+    {
+        size_t count = times_ns.shape(0);
+        const s64 *time_ns = times_ns.data();
+        std::vector<s64> sent;
+
+        if (sizes.shape(0) != count)
+            throw std::invalid_argument("every packet needs a time and a size");
+        for (size_t i = 0; i < count; i++)
+            check(time_ns[i], i ? time_ns[i - 1] : now_ns);
+        for (size_t i = 0; i < count; i++) {
+            until(time_ns[i], sent);
+            wl_injection_packet(&in, time_ns[i], sizes.data()[i]);
+        }
+        return copied(sent);
+    }
+
+    /* The times of references due until now. */
+    Array<s64> due(s64 time_ns)
+    {
+        std::vector<s64> sent;
+
+        check(time_ns, now_ns);
+        until(time_ns, sent);
+        return copied(sent);
+    }
+
+    u64 refused = 0; /* references by time that exceeded the share */
+
+  private:
+    static void check(s64 time_ns, s64 least_ns)
+    {
+        if (time_ns < least_ns || time_ns >> 61)
+            throw std::invalid_argument("times must be 0 to 2^61 ns and must not go back");
+    }
+
+    void until(s64 time_ns, std::vector<s64> &sent)
+    {
+        for (s64 due_ns = wl_injection_due(&in); due_ns <= time_ns; due_ns = wl_injection_due(&in))
+            if (wl_injection_send(&in))
+                sent.push_back(due_ns);
+            else
+                refused++;
+        now_ns = time_ns;
+    }
+
+    wl_injection in;
+    s64 now_ns = 0;
+};
+
 } // namespace
 
 void add_queue(nb::module_ &m)
 {
     m.def("queue_pass", &queue_pass, "times_ns"_a, "sizes"_a, "bytes_per_s"_a, "limit"_a, "red"_a, "rule"_a.none(), "seed"_a = 0,
         "Departure of each packet (min int64: refused); references: sent, left, the packet before; the number left out.");
+    nb::class_<Injector>(m, "Injector", "A running injection of references between the packets of a link.")
+        .def(nb::init<const Rule &>(), "rule"_a)
+        .def("observe", &Injector::observe, "times_ns"_a, "sizes"_a, "Packets were sent; the references due before each of them.")
+        .def("due", &Injector::due, "time_ns"_a, "The times of references due until then.")
+        .def_ro("refused", &Injector::refused);
 }

@@ -35,7 +35,7 @@ struct Line {
 };
 static_assert(sizeof(wl_flow_record) == sizeof(Line));
 static_assert(sizeof(u64) + sizeof(wl_flow_record) + sizeof(wl_name) == WL_SLOT_BYTES);
-static_assert(sizeof(wl_buffered) + sizeof(wl_name) == 112);
+static_assert(sizeof(wl_buffered) + sizeof(wl_name) == 120);
 
 constexpr u64 group_bytes = 1024; /* the caller's memory per group */
 static_assert(WL_GROUP * WL_SLOT_BYTES <= group_bytes);
@@ -67,7 +67,7 @@ void fill_endpoints(
 class Rli {
   public:
     Rli(u32 method, u64 memory, u64 bytes_per_s, u64 buffer, s64 idle_ns, s64 bracket_ns, s64 early_ns, s64 late_ns, s64 base_ns,
-        s64 inactive_ns, s64 active_ns, u64 hold, u64 seed)
+        s64 inactive_ns, s64 active_ns, u64 hold, u64 seed, u64 burst)
     {
         const s64 longest = 1ll << 62;
 
@@ -76,7 +76,7 @@ class Rli {
         if (memory < group_bytes || buffer < 1 || buffer > 1u << 24 || hold > 1ull << 32)
             throw std::invalid_argument(
                 "the table needs at least 1024 bytes, the buffer 1 to 2^24 packets; hold must be at most 1");
-        check_drain(bytes_per_s, idle_ns);
+        check_drain(bytes_per_s, idle_ns, burst);
         check(bracket_ns, 1, 1ll << 36);
         check(early_ns, 0, 1ll << 34);
         check(late_ns, 0, 1ll << 34);
@@ -113,7 +113,7 @@ class Rli {
         meter.flows.leave = [](void *context, const wl_leaver *leaver) {
             static_cast<std::vector<wl_leaver> *>(context)->push_back(*leaver);
         };
-        wl_rli_drain(&meter, bytes_per_s, idle_ns);
+        wl_rli_drain(&meter, bytes_per_s, idle_ns, burst);
     }
     Rli(const Rli &) = delete;
 
@@ -187,10 +187,10 @@ class Rli {
         meter.flows.arriving = {};
     }
 
-    void drain(u64 bytes_per_s, s64 idle_ns)
+    void drain(u64 bytes_per_s, s64 idle_ns, u64 burst)
     {
-        check_drain(bytes_per_s, idle_ns);
-        wl_rli_drain(&meter, bytes_per_s, idle_ns);
+        check_drain(bytes_per_s, idle_ns, burst);
+        wl_rli_drain(&meter, bytes_per_s, idle_ns, burst);
     }
 
     /* Returns whether there are more: a table of a million flows need not be in memory twice. */
@@ -307,10 +307,12 @@ class Rli {
         return kind == WL_RLI_REFERENCE || kind == WL_RLI_ANOTHER;
     }
 
-    static void check_drain(u64 bytes_per_s, s64 idle_ns)
+    static void check_drain(u64 bytes_per_s, s64 idle_ns, u64 burst)
     {
         if (bytes_per_s && (bytes_per_s < 125000 || bytes_per_s > 1000000000000ull))
             throw std::invalid_argument("a drain rate must be 125,000 to 10^12 bytes/s");
+        if (burst >> 30)
+            throw std::invalid_argument("a burst must be less than 2^30 bytes");
         check(idle_ns, 0, 1ll << 30);
     }
 
@@ -329,14 +331,14 @@ void add_rli(nb::module_ &m)
     m.def("fill_endpoints", &fill_endpoints, "src"_a, "dst"_a, "src_port"_a, "dst_port"_a, "protocol"_a, "endpoints"_a,
         "Fill five words for each row: addresses, ports and protocol.");
     nb::class_<Rli>(m, "Rli", "Packets between references, and their flows.")
-        .def(nb::init<u32, u64, u64, u64, s64, s64, s64, s64, s64, s64, s64, u64, u64>(), "method"_a, "memory"_a, "bytes_per_s"_a,
-            "buffer"_a, "idle_ns"_a, "bracket_ns"_a, "early_ns"_a, "late_ns"_a, "base_ns"_a, "inactive_ns"_a, "active_ns"_a,
-            "hold"_a, "seed"_a)
+        .def(nb::init<u32, u64, u64, u64, s64, s64, s64, s64, s64, s64, s64, u64, u64, u64>(), "method"_a, "memory"_a,
+            "bytes_per_s"_a, "buffer"_a, "idle_ns"_a, "bracket_ns"_a, "early_ns"_a, "late_ns"_a, "base_ns"_a, "inactive_ns"_a,
+            "active_ns"_a, "hold"_a, "seed"_a, "burst"_a = 0)
         .def("observe", &Rli::observe, "time_ns"_a, "kind"_a, "size"_a, "key"_a, "id"_a, "sequence"_a, "sent_ns"_a,
             "previous_sent_ns"_a, "previous_id"_a, "src"_a = nb::none(), "dst"_a = nb::none(), "src_port"_a = nb::none(),
             "dst_port"_a = nb::none(), "protocol"_a = nb::none(), "accepted"_a = nb::none(),
             "Add rows, with an entry for each reference; accepted: which references were accepted.")
-        .def("drain", &Rli::drain, "bytes_per_s"_a, "idle_ns"_a, "Set the drain rate and the idle time of the queue.")
+        .def("drain", &Rli::drain, "bytes_per_s"_a, "idle_ns"_a, "burst"_a = 0, "Set drain rate, idle time and burst of the queue.")
         .def("cut", &Rli::cut, "most"_a = ~0ull, "settle"_a = true,
             "Settle waiting packets and end all flows, up to `most` records. Returns whether there are more.")
         .def("take", &Rli::take, "room"_a, "Take finished records, 18 words each. Returns their number.")

@@ -16,6 +16,8 @@
 #define WL_RLI_MOST_SIZE ((1u << 18) - 1)
 #define WL_RLI_WAITED_NS 10000 /* at a start nothing waits longer */
 #define WL_RLI_NEAR_NS 1000    /* delays that may be those of an empty queue */
+#define WL_RLI_BACK 1024       /* entries among which the packet named by a reference is looked for */
+#define WL_RLI_FLAT 8          /* bursts after which one that was never spent nor whole was spent: something was not seen */
 #define WL_RLI_SEGMENTS 32
 #define WL_RLI_NONE (-WL_RLI_LONGEST * 2)
 
@@ -50,13 +52,16 @@ enum wl_rli_count {
 /* An entry that waits for a reference; a mark is not a packet of a flow. */
 struct wl_buffered {
     struct wl_arrival packet;
-    s64 serialisation_ns;
+    s64 serialisation_ns, ahead_ns; /* ahead: the work before it, at a start */
     u64 id;
 };
 
 /* The known state of the queue at a moment: its delay without serialisation. */
 struct wl_anchor {
-    s64 time_ns, begin_ns, queue_ns; /* begin: when it began to leave */
+    s64 time_ns, begin_ns;  /* begin: when it began to leave */
+    s64 queue_ns, level_ns; /* as measured, and as the queue is: at a start of a shaper less, since no packet leaves earlier */
+    s64 serialisation_ns;
+    u64 place; /* in the list */
     u8 there, start;
 };
 
@@ -79,17 +84,18 @@ struct wl_rli {
     u32 method;
     u64 bytes_per_s, factor; /* ns per byte, in 2^-32 */
     u64 buffer, hold, hold_key;
-    s64 idle_ns, bracket_ns, early_ns, late_ns, base_ns;
+    s64 idle_ns, bracket_ns, early_ns, late_ns, base_ns, burst_ns; /* burst: of a shaper; 0: a link */
 
     struct wl_buffered *waiting;
     u64 count, settled; /* settled: packets timed so far */
 
     s64 last_ns;
+    s64 spent_ns, spare_ns, since_ns; /* of a burst: what is spent; the least that was left since then */
     u64 rows;
     struct wl_anchor left, before_left;
     u32 bracket, last_sequence;
     u8 any_row, any_sequence, any_floor, firm;
-    s64 floor_ns, base, fine, since_ns; /* fine: base in 2^-8 ns */
+    s64 floor_ns, base, fine, empty_ns; /* fine: base in 2^-8 ns; empty: when it was last seen */
     u64 run;
     u32 run_sequence;
     s64 run_queue_ns;
@@ -123,7 +129,7 @@ WL_INLINE u32 wl_segment(s64 a)
 
 WL_INLINE int wl_rli_trusted(const struct wl_rli *r)
 {
-    return r->method == WL_RLI_BUSY && r->bytes_per_s && r->checks >= 16 && 256 * r->misses <= r->checks &&
+    return r->method == WL_RLI_BUSY && r->bytes_per_s && r->checks >= 16 && 64 * r->misses <= r->checks &&
            (r->contests < 16 || r->foretold_ns <= 4 * r->straight_ns);
 }
 
@@ -137,8 +143,8 @@ WL_INLINE struct wl_growth *wl_growth_cell(struct wl_rli *r, s64 queue_ns, s64 x
 WL_INLINE s64 wl_predicted(struct wl_rli *r, const struct wl_anchor *a, s64 begin_ns)
 {
     s64 x = wl_clamp(begin_ns - a->begin_ns, 0, 1ll << 32);
-    s64 grown = wl_growth_cell(r, a->queue_ns, x)->slope * x >> 16;
-    s64 queue_ns = a->queue_ns + (grown < x ? grown : x);
+    s64 grown = wl_growth_cell(r, a->level_ns, x)->slope * x >> 16;
+    s64 queue_ns = a->level_ns + (grown < x ? grown : x);
 
     return queue_ns > r->base ? queue_ns : r->base;
 }
@@ -182,20 +188,32 @@ WL_INLINE s64 wl_on_line(const struct wl_line *line, s64 at)
 
 /* ---- settling ---- */
 
-WL_INLINE struct wl_anchor wl_start_anchor(const struct wl_rli *r, const struct wl_buffered *w)
+WL_INLINE struct wl_anchor wl_start_anchor(const struct wl_rli *r, u64 i)
 {
-    return (struct wl_anchor){w->packet.time_ns, w->packet.time_ns - w->serialisation_ns, r->base, 1, 1};
+    const struct wl_buffered *w = &r->waiting[i];
+    s64 level_ns = r->base + w->ahead_ns;
+
+    return (struct wl_anchor){
+        w->packet.time_ns, w->packet.time_ns - w->serialisation_ns, level_ns, level_ns, w->serialisation_ns, i, 1, 1};
+}
+
+/* The delay of a packet: through a shaper none is shorter than that of a packet that does not wait. */
+WL_INLINE s64 wl_rli_delay(const struct wl_rli *r, s64 level_ns, s64 serialisation_ns)
+{
+    s64 delay_ns = level_ns + serialisation_ns;
+
+    return r->burst_ns && delay_ns < r->base + r->burst_ns ? r->base + r->burst_ns : delay_ns;
 }
 
 /* Move entry i into the table, with or without a delay; skip marks. */
-WL_INLINE void wl_rli_enter(struct wl_rli *r, u64 i, int timed, s64 queue_ns)
+WL_INLINE void wl_rli_enter(struct wl_rli *r, u64 i, int timed, s64 delay_ns)
 {
     struct wl_buffered *w = &r->waiting[i];
 
     if (w->packet.mark)
         return;
     w->packet.timed = (u8)timed;
-    w->packet.delay_ns = timed ? queue_ns + w->serialisation_ns : 0;
+    w->packet.delay_ns = timed ? delay_ns : 0;
     w->packet.bracket = r->bracket;
     wl_flows_enter(&r->flows, &w->packet);
 }
@@ -222,6 +240,12 @@ WL_INLINE void wl_rli_settled(struct wl_rli *r)
     r->count = 0;
 }
 
+/* What a packet's own size adds to the delay between references. Through a shaper that is not known: as much as to theirs. */
+WL_INLINE s64 wl_rli_own(const struct wl_rli *r, const struct wl_buffered *w)
+{
+    return r->burst_ns ? r->left.serialisation_ns : w->serialisation_ns;
+}
+
 WL_INLINE void wl_rli_settle_without(struct wl_rli *r)
 {
     struct wl_anchor anchor = r->left;
@@ -231,11 +255,11 @@ WL_INLINE void wl_rli_settle_without(struct wl_rli *r)
     for (u64 i = 0; i < r->count; i++) {
         struct wl_buffered *w = &r->waiting[i];
         int timed = 0;
-        s64 queue_ns = 0;
+        s64 delay_ns = 0, level_ns;
 
         wl_rli_fetch(r, i + WL_FLOWS_AHEAD);
         if (sure && w->packet.start)
-            anchor = wl_start_anchor(r, w);
+            anchor = wl_start_anchor(r, i);
         if (w->packet.mark)
             continue;
         if (!sure) {
@@ -244,12 +268,11 @@ WL_INLINE void wl_rli_settle_without(struct wl_rli *r)
             r->counts[WL_RLI_WIDE]++;
         } else {
             timed = 1;
-            queue_ns = !trusted          ? r->left.queue_ns
-                       : w->packet.start ? r->base
-                                         : wl_predicted(r, &anchor, w->packet.time_ns - w->serialisation_ns);
+            level_ns = w->packet.start ? anchor.level_ns : wl_predicted(r, &anchor, w->packet.time_ns - w->serialisation_ns);
+            delay_ns = trusted ? wl_rli_delay(r, level_ns, w->serialisation_ns) : r->left.queue_ns + wl_rli_own(r, w);
             r->counts[WL_RLI_UNTRUSTED] += !trusted && r->method == WL_RLI_BUSY && r->bytes_per_s;
         }
-        wl_rli_enter(r, i, timed, queue_ns);
+        wl_rli_enter(r, i, timed, delay_ns);
     }
     wl_rli_settled(r);
 }
@@ -267,7 +290,7 @@ WL_INLINE void wl_rli_settle_plain(struct wl_rli *r, const struct wl_anchor *rig
     for (u64 i = 0; i < r->count; i++) {
         wl_rli_fetch(r, i + WL_FLOWS_AHEAD);
         packets += !r->waiting[i].packet.mark;
-        wl_rli_enter(r, i, usable, wl_on_line(&line, r->waiting[i].packet.time_ns));
+        wl_rli_enter(r, i, usable, wl_on_line(&line, r->waiting[i].packet.time_ns) + wl_rli_own(r, &r->waiting[i]));
     }
     if (!usable)
         r->counts[r->left.there ? WL_RLI_WIDE : WL_RLI_BEFORE] += packets;
@@ -275,19 +298,17 @@ WL_INLINE void wl_rli_settle_plain(struct wl_rli *r, const struct wl_anchor *rig
         r->counts[WL_RLI_UNTRUSTED] += packets;
 }
 
-/* The anchor after entry i - 1, and its place: a start, the known last packet, or the right reference. */
-WL_INLINE u64 wl_next_anchor(
-    const struct wl_rli *r, u64 i, const struct wl_anchor *known, const struct wl_anchor *right, struct wl_anchor *next)
+/* The anchor at entry i or behind it: a start, the known packet, or the right reference. */
+WL_INLINE struct wl_anchor wl_next_anchor(
+    const struct wl_rli *r, u64 i, const struct wl_anchor *known, const struct wl_anchor *right)
 {
-    u64 end = known->there ? r->count - 1 : r->count;
-
-    while (i < end && !r->waiting[i].packet.start)
-        i++;
-    if (i < end)
-        *next = wl_start_anchor(r, &r->waiting[i]);
-    else
-        *next = i < r->count ? *known : *right;
-    return i;
+    for (; i < r->count; i++) {
+        if (known->there && i == known->place)
+            return *known;
+        if (r->waiting[i].packet.start)
+            return wl_start_anchor(r, i);
+    }
+    return *right;
 }
 
 WL_INLINE void wl_rli_settle_busy(struct wl_rli *r, const struct wl_anchor *known, const struct wl_anchor *right)
@@ -296,20 +317,22 @@ WL_INLINE void wl_rli_settle_busy(struct wl_rli *r, const struct wl_anchor *know
     u64 i = 0;
 
     while (i < r->count) { /* each round ends at an anchor */
-        u64 end = wl_next_anchor(r, i, known, right, &next);
         struct wl_line line = {0};
 
+        next = wl_next_anchor(r, i, known, right);
         if (!next.start)
-            wl_draw(&line, anchor.begin_ns, anchor.queue_ns, next.begin_ns, next.queue_ns);
-        for (; i < end; i++) {
-            s64 begin_ns = r->waiting[i].packet.time_ns - r->waiting[i].serialisation_ns;
+            wl_draw(&line, anchor.begin_ns, anchor.level_ns, next.begin_ns, next.level_ns);
+        for (; i < next.place; i++) {
+            s64 serialisation_ns = r->waiting[i].serialisation_ns, begin_ns = r->waiting[i].packet.time_ns - serialisation_ns;
+            s64 level_ns = next.start ? wl_predicted(r, &anchor, begin_ns) : wl_on_line(&line, begin_ns);
 
             wl_rli_fetch(r, i + WL_FLOWS_AHEAD);
-            wl_rli_enter(r, i, 1, next.start ? wl_predicted(r, &anchor, begin_ns) : wl_on_line(&line, begin_ns));
+            wl_rli_enter(r, i, 1, wl_rli_delay(r, level_ns, serialisation_ns));
         }
         if (i < r->count) {
             wl_rli_fetch(r, i + WL_FLOWS_AHEAD);
-            wl_rli_enter(r, i++, 1, next.queue_ns);
+            wl_rli_enter(r, i, 1, wl_rli_delay(r, next.level_ns, next.serialisation_ns));
+            i++;
         }
         anchor = next;
     }
@@ -327,22 +350,23 @@ WL_INLINE void wl_rli_settle(struct wl_rli *r, const struct wl_anchor *known, co
 
 /* ---- an accepted reference ---- */
 
-/* A moment with an empty queue: update base, and whether starts are real. */
+/* A packet that did not wait: update base, and whether starts are real. */
 WL_INLINE void wl_rli_empty(struct wl_rli *r, const struct wl_anchor *a)
 {
-    s64 above = a->queue_ns - r->base, near = r->idle_ns + WL_RLI_NEAR_NS;
+    s64 base = a->queue_ns + (r->burst_ns ? a->serialisation_ns - r->burst_ns : 0);
+    s64 above = base - r->base, near = r->idle_ns + WL_RLI_NEAR_NS;
 
-    if (!r->firm || a->time_ns - r->since_ns >= r->base_ns || above <= near) {
-        if (!r->firm || a->time_ns - r->since_ns >= r->base_ns || above < -near)
-            r->fine = a->queue_ns * 256;
+    if (!r->firm || a->time_ns - r->empty_ns >= r->base_ns || above <= near) {
+        if (!r->firm || a->time_ns - r->empty_ns >= r->base_ns || above < -near)
+            r->fine = base * 256;
         else
-            r->fine += (a->queue_ns * 256 - r->fine) >> 4;
-        r->since_ns = a->time_ns;
+            r->fine += (base * 256 - r->fine) >> 4;
+        r->empty_ns = a->time_ns;
         r->firm = 1;
         r->base = r->fine >> 8;
     }
     r->checks++;
-    r->misses += a->queue_ns - r->base > r->idle_ns + WL_RLI_WAITED_NS;
+    r->misses += base - r->base > r->idle_ns + WL_RLI_WAITED_NS;
     if (r->checks == 1u << 16) {
         r->checks >>= 1;
         r->misses >>= 1;
@@ -355,24 +379,29 @@ WL_INLINE int wl_rli_overtakes(const struct wl_rli *r, s64 sent_ns)
     return r->left.there && sent_ns < r->left.begin_ns - r->left.queue_ns - r->early_ns;
 }
 
-/* The last packet, if the reference carries its send time. */
-WL_INLINE struct wl_anchor wl_rli_known(struct wl_rli *r, const struct wl_reference *f)
+/* The packet whose send time the reference carries: the last one with its id, if it still waits. */
+WL_INLINE struct wl_anchor wl_rli_known(struct wl_rli *r, const struct wl_reference *f, s64 serialisation_ns)
 {
-    const struct wl_buffered *w;
-    s64 queue_ns;
+    const struct wl_buffered *w = 0;
+    s64 queue_ns, delay_ns;
+    u64 i = r->count;
 
     if (f->previous_sent_ns == WL_RLI_NONE)
         return (struct wl_anchor){0};
-    w = &r->waiting[r->count ? r->count - 1 : 0];
-    if (!r->count || w->packet.mark || w->id != f->previous_id) {
+    for (u64 n = 0; n < WL_RLI_BACK && i > 0 && !w; n++, i--)
+        if (!r->waiting[i - 1].packet.mark && r->waiting[i - 1].id == f->previous_id)
+            w = &r->waiting[i - 1];
+    if (!w) {
         r->counts[WL_RLI_PREVIOUS_MISSED]++;
         return (struct wl_anchor){0};
     }
     if (f->previous_sent_ns >= 0 && f->previous_sent_ns <= f->sent_ns + r->idle_ns && !wl_rli_overtakes(r, f->previous_sent_ns)) {
         queue_ns = w->packet.time_ns - f->previous_sent_ns - w->serialisation_ns;
-        if (queue_ns >= r->floor_ns - r->early_ns && queue_ns <= r->floor_ns + r->late_ns) {
+        delay_ns = queue_ns + (r->burst_ns ? w->serialisation_ns : serialisation_ns); /* as a reference would have it */
+        if (delay_ns >= r->floor_ns - r->early_ns && delay_ns <= r->floor_ns + r->late_ns) {
             r->counts[WL_RLI_PREVIOUS_USED]++;
-            return (struct wl_anchor){w->packet.time_ns, w->packet.time_ns - w->serialisation_ns, queue_ns, 1, w->packet.start};
+            return (struct wl_anchor){w->packet.time_ns, w->packet.time_ns - w->serialisation_ns, queue_ns, queue_ns,
+                w->serialisation_ns, i, 1, w->packet.start};
         }
     }
     r->counts[WL_RLI_PREVIOUS_REJECTED]++;
@@ -398,13 +427,13 @@ WL_INLINE void wl_rli_error(
     u32 segment;
 
     if (may)
-        busy = last->start ? r->base : wl_predicted(r, origin, last->begin_ns);
+        busy = !last->start ? wl_predicted(r, origin, last->begin_ns) : r->burst_ns ? last->level_ns : r->base;
     if (lined) {
         wl_draw(&line, k->time_ns, k->queue_ns, a->time_ns, a->queue_ns);
         straight = r->method == WL_RLI_LEFT ? k->queue_ns : wl_on_line(&line, r->left.time_ns);
     }
     if (may && lined) {
-        r->foretold_ns += wl_rli_apart(last->queue_ns, busy);
+        r->foretold_ns += wl_rli_apart(last->queue_ns + last->serialisation_ns, wl_rli_delay(r, busy, last->serialisation_ns));
         r->straight_ns += wl_rli_apart(r->left.queue_ns, straight);
         if (++r->contests == 1u << 12) {
             r->contests >>= 1;
@@ -414,7 +443,7 @@ WL_INLINE void wl_rli_error(
     }
     if (wl_rli_trusted(r)) {
         foretold = busy;
-        error = wl_rli_apart(last->queue_ns, busy);
+        error = wl_rli_apart(last->queue_ns + last->serialisation_ns, wl_rli_delay(r, busy, last->serialisation_ns));
     } else if (lined) {
         foretold = straight;
         error = wl_rli_apart(r->left.queue_ns, straight);
@@ -426,8 +455,7 @@ WL_INLINE void wl_rli_error(
     wl_add_product(r->error_squares[segment], error, error);
 }
 
-WL_INLINE void wl_rli_lesson(
-    struct wl_rli *r, const struct wl_anchor *origin, const struct wl_anchor *last, const struct wl_anchor *a)
+WL_INLINE void wl_rli_lesson(struct wl_rli *r, const struct wl_anchor *origin, const struct wl_anchor *last, int over)
 {
     s64 x = last->begin_ns - origin->begin_ns;
 
@@ -435,39 +463,50 @@ WL_INLINE void wl_rli_lesson(
     if (!r->bytes_per_s || last->start || x <= 0)
         return;
     x = x < 1ll << 36 ? x : 1ll << 36;
-    r->pending = (struct wl_lesson){wl_growth_cell(r, origin->queue_ns, x), last->queue_ns - origin->queue_ns, x};
-    if (a->start)
+    r->pending = (struct wl_lesson){wl_growth_cell(r, origin->level_ns, x), last->level_ns - origin->level_ns, x};
+    if (over)
         wl_learn(&r->pending);
 }
 
-WL_INLINE void wl_rli_accept(struct wl_rli *r, const struct wl_reference *f, const struct wl_anchor *a)
+/* The last start in the list before entry i, or the left reference. */
+WL_INLINE struct wl_anchor wl_rli_origin(const struct wl_rli *r, u64 i)
 {
-    struct wl_anchor known, origin = r->left;
+    while (i-- > 0)
+        if (r->waiting[i].packet.start)
+            return wl_start_anchor(r, i);
+    return r->left;
+}
+
+WL_INLINE void wl_rli_accept(struct wl_rli *r, const struct wl_reference *f, struct wl_anchor *a, s64 ahead_ns)
+{
+    struct wl_anchor known, origin;
     const struct wl_anchor *last;
-    int usable = r->left.there && a->time_ns - r->left.time_ns <= r->bracket_ns;
+    int usable = r->left.there && a->time_ns - r->left.time_ns <= r->bracket_ns, over = a->start;
 
     r->counts[WL_RLI_ACCEPTED]++;
     r->run = 0;
     r->last_sequence = f->sequence;
     r->any_sequence = 1;
-    r->floor_ns = r->any_floor && r->floor_ns < a->queue_ns ? r->floor_ns : a->queue_ns;
+    r->floor_ns = r->any_floor && r->floor_ns < a->queue_ns + a->serialisation_ns ? r->floor_ns : a->queue_ns + a->serialisation_ns;
     r->any_floor = 1;
     if (!r->firm)
-        r->base = r->floor_ns;
-    known = wl_rli_known(r, f);
+        r->base = r->floor_ns - (r->burst_ns ? r->burst_ns : a->serialisation_ns);
+    known = wl_rli_known(r, f, a->serialisation_ns);
     last = known.there ? &known : a;
     if (known.there && known.start)
         wl_rli_empty(r, &known);
-    if (a->start)
+    if (known.there && known.start && r->burst_ns)
+        known.level_ns = r->base + r->waiting[known.place].ahead_ns;
+    if (a->start && !known.there) /* a reference's own time is less exact than that of a packet seen leaving */
         wl_rli_empty(r, a);
+    if (a->start && r->burst_ns)
+        a->level_ns = r->base + ahead_ns;
     if (usable) {
-        for (u64 i = known.there ? r->count - 1 : r->count; i-- > 0;)
-            if (r->waiting[i].packet.start) {
-                origin = wl_start_anchor(r, &r->waiting[i]);
-                break;
-            }
+        origin = wl_rli_origin(r, last->place);
+        for (u64 i = last->place + 1; i < r->count && !over; i++)
+            over = r->waiting[i].packet.start;
         wl_rli_error(r, &origin, last, a);
-        wl_rli_lesson(r, &origin, last, a);
+        wl_rli_lesson(r, &origin, last, over);
     } else {
         r->pending.cell = 0;
     }
@@ -496,14 +535,25 @@ WL_INLINE void wl_rli_restart(struct wl_rli *r)
     wl_rli_settle_without(r);
 }
 
+WL_INLINE void wl_rli_spend(struct wl_rli *r, s64 t, s64 spent_ns)
+{
+    r->spent_ns = spent_ns;
+    r->spare_ns = r->burst_ns;
+    r->since_ns = t;
+}
+
 /* Change the drain rate: references so far had the old one's serialisation subtracted from their delays. */
-WL_INLINE void wl_rli_drain(struct wl_rli *r, u64 bytes_per_s, s64 idle_ns)
+WL_INLINE void wl_rli_drain(struct wl_rli *r, u64 bytes_per_s, s64 idle_ns, u64 burst)
 {
     wl_rli_settle_without(r);
-    wl_rli_forget(r);
+    r->left.there = r->before_left.there = r->firm = 0;
+    r->pending.cell = 0;
     r->bytes_per_s = bytes_per_s;
     r->factor = bytes_per_s ? (1000000000ull << 32) / bytes_per_s : 0;
     r->idle_ns = idle_ns;
+    r->burst_ns = bytes_per_s ? (s64)(burst * 1000000000ull / bytes_per_s) : 0;
+    wl_rli_spend(r, r->last_ns, r->burst_ns);
+    r->checks = r->misses = r->contests = r->foretold_ns = r->straight_ns = 0;
 }
 
 WL_INLINE void wl_rli_wait(struct wl_rli *r, const struct wl_buffered *w)
@@ -522,12 +572,13 @@ WL_INLINE void wl_rli_wait(struct wl_rli *r, const struct wl_buffered *w)
 WL_INLINE u32 wl_rli_verdict(const struct wl_rli *r, u32 sequence, const struct wl_anchor *a)
 {
     u32 ahead = sequence - r->last_sequence;
+    s64 delay_ns = a->queue_ns + a->serialisation_ns;
 
     if (r->any_sequence && ahead == 0)
         return WL_RLI_REJECTED_REPEATED;
     if (r->any_sequence && ahead > WL_RLI_AHEAD)
         return WL_RLI_REJECTED_SEQUENCE;
-    if (r->any_floor && (a->queue_ns < r->floor_ns - r->early_ns || a->queue_ns > r->floor_ns + r->late_ns))
+    if (r->any_floor && (delay_ns < r->floor_ns - r->early_ns || delay_ns > r->floor_ns + r->late_ns))
         return WL_RLI_REJECTED_TIME;
     if (wl_rli_overtakes(r, a->begin_ns - a->queue_ns))
         return WL_RLI_REJECTED_TIME;
@@ -549,13 +600,14 @@ WL_INLINE int wl_rli_begins_anew(struct wl_rli *r, u32 verdict, u32 sequence, co
 }
 
 /* Judge a reference; return whether it is accepted, and then processed. */
-WL_INLINE int wl_rli_judge(struct wl_rli *r, const struct wl_reference *f, s64 t, s64 serialisation_ns, int start)
+WL_INLINE int wl_rli_judge(struct wl_rli *r, const struct wl_reference *f, const struct wl_buffered *w)
 {
-    struct wl_anchor a = {t, t - serialisation_ns, 0, 1, (u8)start};
+    s64 t = w->packet.time_ns, serialisation_ns = w->serialisation_ns;
+    struct wl_anchor a = {t, t - serialisation_ns, 0, 0, serialisation_ns, r->count, 1, w->packet.start};
     u32 verdict = WL_RLI_REJECTED_TIME;
 
     if (f->sent_ns >= 0 && f->sent_ns < WL_RLI_LONGEST && t - f->sent_ns <= WL_RLI_FAR && t - f->sent_ns >= -WL_RLI_FAR) {
-        a.queue_ns = t - f->sent_ns - serialisation_ns;
+        a.queue_ns = a.level_ns = t - f->sent_ns - serialisation_ns;
         verdict = wl_rli_verdict(r, f->sequence, &a);
         if (verdict && wl_rli_begins_anew(r, verdict, f->sequence, &a)) {
             wl_rli_restart(r);
@@ -566,8 +618,34 @@ WL_INLINE int wl_rli_judge(struct wl_rli *r, const struct wl_reference *f, s64 t
         r->counts[verdict]++;
         return 0;
     }
-    wl_rli_accept(r, f, &a);
+    a.place = r->count; /* a restart empties the list */
+    wl_rli_accept(r, f, &a, w->ahead_ns);
     return 1;
+}
+
+/* Whether a row did not wait: the link was idle before it, or the burst of a shaper was not spent. */
+WL_INLINE int wl_rli_starts(struct wl_rli *r, struct wl_buffered *w, s64 t, int unknown)
+{
+    s64 gap_ns = t - r->last_ns;
+
+    if (!r->bytes_per_s)
+        return 0;
+    if (!r->burst_ns)
+        return !unknown && gap_ns > w->serialisation_ns + r->idle_ns;
+    w->ahead_ns = unknown ? r->burst_ns : r->spent_ns > gap_ns ? r->spent_ns - gap_ns : 0;
+    r->spent_ns = w->ahead_ns + w->serialisation_ns;
+    if (unknown || r->spent_ns + r->idle_ns >= r->burst_ns) {
+        wl_rli_spend(r, t, r->burst_ns);
+        return 0;
+    }
+    if (!w->ahead_ns)
+        wl_rli_spend(r, t, r->spent_ns);
+    r->spare_ns = r->burst_ns - r->spent_ns < r->spare_ns ? r->burst_ns - r->spent_ns : r->spare_ns;
+    if (t - r->since_ns <= WL_RLI_FLAT * r->burst_ns)
+        return 1;
+    wl_rli_spend(r, t, r->spent_ns + r->spare_ns);
+    w->ahead_ns = r->spent_ns - w->serialisation_ns;
+    return r->spent_ns + r->idle_ns < r->burst_ns;
 }
 
 /* Process one row; f only for a reference. The row's number is in r->rows. */
@@ -593,7 +671,7 @@ WL_INLINE void wl_rli_row(struct wl_rli *r, u32 kind, s64 time_ns, u32 size, u64
         r->counts[WL_RLI_BACKWARDS]++;
         t = r->last_ns;
     }
-    start = r->bytes_per_s && r->any_row && !step && t - r->last_ns > w.serialisation_ns + r->idle_ns;
+    start = wl_rli_starts(r, &w, t, step || !r->any_row);
     r->last_ns = t;
     r->any_row = 1;
     if (start)
@@ -613,7 +691,7 @@ WL_INLINE void wl_rli_row(struct wl_rli *r, u32 kind, s64 time_ns, u32 size, u64
     if (kind == WL_RLI_REFERENCE || kind == WL_RLI_ANOTHER) {
         if (kind == WL_RLI_ANOTHER)
             wl_rli_restart(r);
-        if (wl_rli_judge(r, f, t, w.serialisation_ns, start))
+        if (wl_rli_judge(r, f, &w))
             return;
     } else {
         r->counts[WL_RLI_OTHERS]++;

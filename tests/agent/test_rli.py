@@ -214,9 +214,14 @@ def test_stored_results_and_metrics(tmp_path: Path) -> None:
 
 def test_settings(tmp_path: Path) -> None:
     down = config_of(AGENT + SEGMENT, tmp_path)
-    assert down.measured[0].terms.estimator == Rli("linear", 16 << 20, most_flows=1 << 17)
+    assert down.measured[0].terms.estimator == Rli("busy", 16 << 20, most_flows=1 << 17)
     up = config_of(AGENT.replace('"B"', '"A"') + SEGMENT + '[[references]]\nto = "10.2.0.1"\n', tmp_path)
     assert (up.measured, up.referred) == ((), ("A>B",))
+    (stream,) = up.references
+    assert (stream.injection.kind, stream.injection.longest_ns, stream.injection.size) == ("adaptive", 2_000_000, 106)
+    assert stream.among == (Direction.parse("10.1.0.0/16>10.2.0.0/16"),)
+    assert up.watches
+    assert not down.watches
     apart = config_of(AGENT + SEGMENT + 'references = "192.0.2.1>192.0.2.2"\n', tmp_path)
     assert apart.measured[0].references_way == Direction.parse("192.0.2.1>192.0.2.2")
     for text, problem in {
@@ -232,6 +237,36 @@ def test_settings(tmp_path: Path) -> None:
         assert problem in problem_of(text, tmp_path)
 
 
+def test_policies_of_references(tmp_path: Path) -> None:
+    """Settings without a policy that state `every` do what they always did."""
+    agent = AGENT.replace('"B"', '"A"') + SEGMENT + '[[references]]\nto = "10.2.0.1"\n'
+    for more, kind, every_ns in (
+        ('every = "20ms"\n', "1-in-tau", 20_000_000),
+        ('policy = "adaptive"\nevery = "20ms"\n', "adaptive", 20_000_000),
+        ('policy = "1-in-n"\nn = 30\n', "1-in-n", 0),
+        ('policy = "both"\nn = 30\n', "both", 10_000_000),
+    ):
+        (stream,) = config_of(agent + more, tmp_path).references
+        assert (stream.injection.kind, stream.injection.every_ns, stream.watches) == (kind, every_ns, True)
+    (stream,) = config_of(agent + 'among = "10.9.0.0/16>"\n', tmp_path).references
+    assert stream.among == (Direction.parse("10.9.0.0/16>"),)
+    other = 'point = "A"\ninterface = "lo"\n[[references]]\nto = "2001:db8::1"\n'
+    (stream,) = config_of(other, tmp_path).references
+    assert (stream.injection.kind, stream.injection.size, stream.watches) == ("1-in-tau", 126, False)
+    read = agent.replace('interface = "lo"', 'read = ["a.pcap"]')
+    assert config_of(read, tmp_path).references[0].injection.kind == "1-in-tau"
+    problem = problem_of(read + 'policy = "adaptive"\n', tmp_path)
+    assert "references.0.policy: adaptive needs packets captured on an interface: use 1-in-tau" in problem
+
+
+@pytest.mark.parametrize("by", ["flow", "prefix"])
+def test_classes_have_a_grouping(by: str, tmp_path: Path) -> None:
+    config = config_of(f'by = "{by}"\nmost_groups = 7\nipv4_prefix = 20\n' + AGENT + SEGMENT, tmp_path)
+    grouping = config.measured[0].grouping()
+    assert grouping is not None
+    assert (grouping.by, grouping.ipv4_prefix, grouping.most) == (by, 20, 7)
+
+
 def test_check_reports_the_settings(tmp_path: Path) -> None:
     path = tmp_path / "agent.toml"
     path.write_text(AGENT + SEGMENT)
@@ -242,7 +277,15 @@ def test_check_reports_the_settings(tmp_path: Path) -> None:
     code, said = run(str(path), "--check")
     assert code == 0
     assert "measured at its other end, between references; NO [[references]] are configured here" in said
-    assert "measures nothing here" in said
+    assert "measures nothing here: captures no packet" in said
+    path.write_text(AGENT.replace('"B"', '"A"') + SEGMENT + '[[references]]\nto = "10.2.0.1"\n')
+    code, said = run(str(path), "--check")
+    assert code == 0
+    assert "measures nothing here: captures packets to time its references" in said
+    assert (
+        "references to 10.2.0.1 for one in 10 packets captured here, up to one in 300 while the link is busy, and at "
+        "least every 2 ms (adaptive); never more than 5 Mbps (0.005 of the link)" in said
+    )
 
 
 def test_the_first_byte_alone_bounds_an_error() -> None:

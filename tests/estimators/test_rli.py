@@ -131,7 +131,7 @@ def test_a_false_time_of_the_packet_before_is_counted_and_not_used() -> None:
     assert flows.counts["previous_rejected"] == flows.counts["accepted"]
     assert same(flows, plain)
     fields[:, 48] ^= 1
-    fields[:, 63] ^= 1  # another packet's id
+    fields[:, 56] ^= 0x80  # the id of no packet
     flows = measured(KNOWN, padded)
     assert flows.counts["previous_missed"] > 0.99 * flows.counts["accepted"]
 

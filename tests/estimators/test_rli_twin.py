@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.oracles import rli
 from tests.oracles.rli import METHODS, Reference, Row, Settings
 from tests.support.effort import examples
+from tests.support.rli_packets import shaped
 from wirelag import _kernels
 from wirelag.packets.injection import Injection
 from wirelag.packets.stamp import NONE
@@ -106,11 +107,11 @@ def told(records: Sequence[rli.Record]) -> list[list[int]]:
 
 
 def hold_equal(
-    chosen: Settings, rows: Sequence[Row], at: Sequence[int] = (), drains: Sequence[tuple[int, int]] = ()
+    chosen: Settings, rows: Sequence[Row], at: Sequence[int] = (), drains: Sequence[tuple[int, ...]] = ()
 ) -> rli.Rli:
     """Both take the rows in parts; a cut follows every second part and the end.
 
-    `drains`: rates and idle times, in turn from the second part on.
+    `drains`: rates, idle times and bursts, in turn from the second part on.
     """
     kernel, twin = _kernels.Rli(*chosen), rli.Rli(chosen)
     edges = [0, *sorted(min(i, len(rows)) for i in at), len(rows)]
@@ -140,10 +141,10 @@ def hold_equal(
 
 
 @cache
-def simulated(utilisation: float, seconds: float = 0.06, tells_previous: bool = True) -> list[Row]:
+def simulated(utilisation: float, seconds: float = 0.06, tells_previous: bool = True, burst: int = 0) -> list[Row]:
     """Packets from a queue; one in 50 belongs to no flow."""
     sim = run(QueueScenario(utilisation, seed=4, seconds=seconds, injection=Injection(RATE, most_share=1, n_most=30)))
-    r = sim.receiver()
+    r = (shaped(sim, burst) if burst else sim).receiver()
     rows = []
     for i in range(len(r)):
         number, reference = int(r.number[i]), None
@@ -168,6 +169,32 @@ def test_other_queues(utilisation: float) -> None:
     hold_equal(TIGHT._replace(method=rli.BUSY), simulated(utilisation, 0.03), [500])
     plain = simulated(utilisation, 0.03, tells_previous=False)
     hold_equal(ROOMY._replace(method=rli.BUSY), plain, [500])
+
+
+@pytest.mark.parametrize("burst", [1_500, 20_000])
+def test_a_shaper(burst: int) -> None:
+    rows = simulated(0.55, burst=burst)
+    twin = hold_equal(ROOMY._replace(method=rli.BUSY, burst=burst), rows, [1000, 4000])
+    assert twin.delays.is_trusted
+    hold_equal(TIGHT._replace(method=rli.BUSY, burst=burst), rows, [1000])
+
+
+@pytest.mark.parametrize("burst", [0, 1_500])
+def test_references_that_name_an_earlier_packet(burst: int) -> None:
+    """As those of a sender do that hears of packets late: it names the one that the reference before it would."""
+    rows, before = [], None
+    for row in simulated(0.7, burst=burst):
+        told = row.reference
+        if told is not None and before is not None:
+            row = row._replace(reference=told._replace(previous_ns=before.previous_ns, previous_id=before.previous_id))
+        before = told or before
+        rows.append(row)
+    named = [told for told in (row.reference for row in rows) if told is not None]
+    far = [one._replace(reference=named[0]) if one.reference else one for one in rows[:50]]
+    for chosen in (ROOMY, TIGHT):
+        twin = hold_equal(chosen._replace(method=rli.BUSY, burst=burst, buffer=5000), rows, [2000])
+        assert twin.counts["previous_missed"] > 0
+    hold_equal(ROOMY._replace(method=rli.BUSY, burst=burst), far)
 
 
 @pytest.mark.parametrize("method", range(len(METHODS)), ids=METHODS)
@@ -270,6 +297,7 @@ odd_settings = st.builds(
     active_ns=st.sampled_from([0, 100_000, FOREVER]),
     hold=st.sampled_from([0, CERTAIN // 2, CERTAIN]),
     seed=st.sampled_from([0, 5, 2**64 - 1]),
+    burst=st.sampled_from([0, 0, 40, 1_600, 20_000, 2**30 - 1]),
 )
 choices = st.lists(st.tuples(*(st.integers(0, len(domain) - 1) for domain in DOMAINS)), max_size=60)
 
@@ -277,10 +305,12 @@ choices = st.lists(st.tuples(*(st.integers(0, len(domain) - 1) for domain in DOM
 @examples(700)
 @given(
     odd_settings, choices, st.booleans(), st.sampled_from([0, 2**32 - 18]), st.lists(st.integers(0, 77), max_size=3),
-    st.lists(st.tuples(st.sampled_from([0, RATE, 10**9]), st.sampled_from([0, 400])), max_size=2),
+    st.lists(
+        st.tuples(st.sampled_from([0, RATE, 10**9]), st.sampled_from([0, 400]), st.sampled_from([0, 1_600])), max_size=2
+    ),
 )  # fmt: skip
 def test_odd_rows(
-    chosen: Settings, odd: list[Choice], warm: bool, sequence: int, at: list[int], drains: list[tuple[int, int]]
+    chosen: Settings, odd: list[Choice], warm: bool, sequence: int, at: list[int], drains: list[tuple[int, int, int]]
 ) -> None:
     hold_equal(chosen, odd_rows(odd, warm, sequence), at, drains)
 

@@ -32,6 +32,8 @@ GROUP_BYTES = 1024
 FULL_SLOT = 2**22  # packets
 SWEEP = 16  # packets per group that is checked
 SEGMENTS = 32
+BACK = 1024  # entries among which the packet that a reference names is looked for
+FLAT = 8  # bursts after which one that was neither spent nor whole was spent
 
 
 class Settings(NamedTuple):
@@ -50,6 +52,12 @@ class Settings(NamedTuple):
     active_ns: int
     hold: int
     seed: int
+    burst: int = 0
+
+    @property
+    def burst_ns(self) -> int:
+        """B of a shaper, 0 for a link."""
+        return self.burst * 10**9 // self.bytes_per_s if self.bytes_per_s else 0
 
 
 class Reference(NamedTuple):
@@ -84,14 +92,25 @@ class Entry(NamedTuple):
     key: int = 0
     id: int = 0
     row: int = 0
+    ahead: int = 0
 
 
 class Anchor(NamedTuple):
-    """A moment (by t and by b) at which the delay without serialisation is known."""
+    """A moment (by t and by b) at which the delay without serialisation is known: as measured, and its level."""
 
     t: int
     b: int
     q: int
+    level: int
+    serialisation: int = 0
+
+
+class Known(NamedTuple):
+    """The packet that a reference names: its place in the list, and its delay."""
+
+    place: int
+    anchor: Anchor
+    is_start: bool
 
 
 class Lesson(NamedTuple):
@@ -270,7 +289,7 @@ class Cell:
 
 
 def cell_at(anchor: Anchor, base: int, distance: int) -> tuple[int, int]:
-    return bits(anchor.q - base), bits(distance)
+    return bits(anchor.level - base), bits(distance)
 
 
 @dataclass
@@ -294,7 +313,7 @@ class Delays:
     @property
     def is_trusted(self) -> bool:
         """Whether `busy` is in effect."""
-        starts_empty = self.checks >= 16 and 256 * self.misses <= self.checks
+        starts_empty = self.checks >= 16 and 64 * self.misses <= self.checks
         beaten = self.contests >= 16 and self.foretold > 4 * self.straight
         return self.may_be_trusted and starts_empty and not beaten
 
@@ -321,7 +340,17 @@ class Delays:
     def predicted(self, anchor: Anchor, b: int) -> int:
         x = clamp(b - anchor.b, 0, 2**32)
         slope = self.cells.get(cell_at(anchor, self.base, x), Cell()).slope
-        return max(self.base, min(anchor.q + (slope * x >> 16), anchor.q + x))
+        return max(self.base, min(anchor.level + (slope * x >> 16), anchor.level + x))
+
+    def at_start(self, entry: Entry) -> Anchor:
+        level = self.base + entry.ahead
+        return Anchor(entry.t, entry.b, level, level, entry.serialisation)
+
+    def delay(self, level: int, serialisation: int) -> int:
+        """The delay with `busy`: through a shaper, none is shorter than that of a packet that does not wait."""
+        if self.settings.burst_ns == 0:
+            return level + serialisation
+        return max(level + serialisation, self.base + self.settings.burst_ns)
 
     def learn(self, lesson: Lesson) -> None:
         cell = self.cells.setdefault(lesson.cell, Cell())
@@ -336,42 +365,47 @@ class Delays:
         """The anchor for what follows these entries: the last start among them, or the left reference."""
         for entry in reversed(entries):
             if entry.is_start:
-                return Anchor(entry.t, entry.b, self.base)
+                return self.at_start(entry)
         return left
+
+    def beside(self, q: int, left: Anchor, entry: Entry) -> int:
+        """The delay of a packet that is not told by `busy`: how its size matters is not known of a shaper."""
+        return q + (left.serialisation if self.settings.burst_ns else entry.serialisation)
 
     def by_left(self, entries: Sequence[Entry], i: int, left: Anchor) -> int:
         """The delay of an entry with no reference after it."""
-        if not self.is_trusted:
-            return left.q
         entry = entries[i]
-        return self.base if entry.is_start else self.predicted(self.anchor(entries[:i], left), entry.b)
+        if not self.is_trusted:
+            return self.beside(left.q, left, entry)
+        level = self.base + entry.ahead if entry.is_start else self.predicted(self.anchor(entries[:i], left), entry.b)
+        return self.delay(level, entry.serialisation)
 
     def by_anchors(
-        self, entries: Sequence[Entry], left: Anchor, known: int | None, right: Anchor, ends: bool
+        self, entries: Sequence[Entry], left: Anchor, known: Known | None, right: Anchor, ends: bool
     ) -> list[int]:
-        """The delays of all entries, with `busy`: by the anchors before and after each. `known`: of the last entry.
+        """The delays of all entries, with `busy`: by the anchors before and after each.
 
         `ends`: the right reference is a start.
         """
         anchors: list[tuple[int, Anchor, bool]] = []  # the place in the list, and whether it is a start
         for i, entry in enumerate(entries):
-            if known is not None and i == len(entries) - 1:
-                anchors.append((i, Anchor(entry.t, entry.b, known), entry.is_start))
+            if known is not None and i == known.place:
+                anchors.append((i, known.anchor, entry.is_start))
             elif entry.is_start:
-                anchors.append((i, Anchor(entry.t, entry.b, self.base), True))
+                anchors.append((i, self.at_start(entry), True))
         anchors.append((len(entries), right, ends))
-        result: list[int] = []
+        levels: list[int] = []
         a = left
         for place, n, is_start in anchors:
-            for entry in entries[len(result) : place]:
+            for entry in entries[len(levels) : place]:
                 if is_start:
-                    result.append(self.predicted(a, entry.b))
+                    levels.append(self.predicted(a, entry.b))
                 else:
-                    result.append(between(a.q, n.q - a.q, n.b - a.b, entry.b - a.b))
+                    levels.append(between(a.level, n.level - a.level, n.b - a.b, entry.b - a.b))
             if place < len(entries):
-                result.append(n.q)
+                levels.append(n.level)
             a = n
-        return result
+        return [self.delay(level, entry.serialisation) for level, entry in zip(levels, entries, strict=True)]
 
 
 # Rows
@@ -395,6 +429,8 @@ class Rli:
         self.run = NO_RUN
         self.pending: Lesson | None = None
         self.bracket = 0
+        self.spent = self.spare = settings.burst_ns
+        self.since = 0
 
     def observe(self, rows: Iterable[Row]) -> None:
         for row in rows:
@@ -405,12 +441,12 @@ class Rli:
         if row.time_ns not in TIMES:
             self.counts["bad_time"] += 1
             return
-        before, t, may_start = self.last_ns, row.time_ns, self.settings.bytes_per_s > 0
+        before, t, is_fresh = self.last_ns, row.time_ns, self.last_ns is None
         if before is not None and t < before - self.settings.bracket_ns:
             self.counts["steps"] += 1
             self.settle()
             self.forget()
-            may_start = False
+            is_fresh = True
         elif before is not None and t < before:
             self.counts["backwards"] += 1
             t = before
@@ -419,14 +455,14 @@ class Rli:
         size = min(row.size, LARGEST_SIZE)
         rate = self.settings.bytes_per_s
         serialisation = size * (10**9 * 2**32 // rate) >> 32 if rate > 0 else 0
-        is_start = may_start and before is not None and t - before > serialisation + self.settings.idle_ns
+        is_start, ahead = self.starts(t, None if is_fresh else before, serialisation)
         if is_start:
             if self.pending is not None:
                 self.delays.learn(self.pending)
             self.pending = None
 
         entry = Entry(
-            t, t - serialisation, is_start, row.kind != REGULAR, serialisation, size, row.key, row.id, self.rows
+            t, t - serialisation, is_start, row.kind != REGULAR, serialisation, size, row.key, row.id, self.rows, ahead
         )
         if row.kind == REGULAR:
             self.wait(entry)
@@ -442,15 +478,41 @@ class Rli:
         if is_start:
             self.wait(entry)
 
+    def starts(self, t: int, before: int | None, serialisation: int) -> tuple[bool, int]:
+        """Whether a row did not wait, and the work before it if so; `before` None: the row is fresh."""
+        idle_ns, burst_ns = self.settings.idle_ns, self.settings.burst_ns
+        if self.settings.bytes_per_s == 0:
+            return False, 0
+        if burst_ns == 0:
+            return before is not None and t - before > serialisation + idle_ns, 0
+        ahead = burst_ns if before is None else max(0, self.spent - (t - before))
+        self.spent = ahead + serialisation
+        if before is None or self.spent + idle_ns >= burst_ns:
+            self.spent, self.spare, self.since = burst_ns, burst_ns, t
+            return False, ahead
+        if ahead == 0:
+            self.spare, self.since = burst_ns, t
+        self.spare = min(self.spare, burst_ns - self.spent)
+        if t - self.since <= FLAT * burst_ns:
+            return True, ahead
+        self.spent += self.spare
+        self.spare, self.since = burst_ns, t
+        return self.spent + idle_ns < burst_ns, self.spent - serialisation
+
     def cut(self) -> None:
         self.settle()
         self.table.cut()
 
-    def drain(self, bytes_per_s: int, idle_ns: int) -> None:
+    def drain(self, bytes_per_s: int, idle_ns: int, burst: int = 0) -> None:
         """Another drain rate."""
         self.settle()
-        self.forget()
-        self.settings = self.delays.settings = self.settings._replace(bytes_per_s=bytes_per_s, idle_ns=idle_ns)
+        delays = self.delays
+        self.pending = delays.left = delays.before = None
+        delays.is_firm = False
+        delays.checks = delays.misses = delays.contests = delays.foretold = delays.straight = 0
+        self.settings = delays.settings = self.settings._replace(bytes_per_s=bytes_per_s, idle_ns=idle_ns, burst=burst)
+        self.spent = self.spare = self.settings.burst_ns
+        self.since = self.last_ns or 0
 
     # Waiting entries
 
@@ -475,8 +537,8 @@ class Rli:
                 self.timed(entry, self.delays.by_left(self.waiting, i, left))
         self.settled(timed)
 
-    def settle_with(self, right: Anchor, known: int | None, ends: bool) -> None:
-        """Settle with a reference on the right; `known`: the delay of the packet before it, `ends`: it is a start."""
+    def settle_with(self, right: Anchor, known: Known | None, ends: bool) -> None:
+        """Settle with a reference on the right; `known`: the packet that it names, `ends`: it is a start."""
         timed, left = self.totals.timed, self.delays.left
         if left is None or right.t - left.t > self.settings.bracket_ns:
             for entry in self.waiting:
@@ -485,15 +547,17 @@ class Rli:
             self.waiting = []
             return
         if self.settings.method == LEFT:
-            delays = [left.q] * len(self.waiting)
+            delays = [self.delays.beside(left.q, left, entry) for entry in self.waiting]
         elif self.delays.is_trusted:
             delays = self.delays.by_anchors(self.waiting, left, known, right, ends)
         else:
             dq, dt = right.q - left.q, right.t - left.t
-            delays = [between(left.q, dq, dt, entry.t - left.t) for entry in self.waiting]
-        for entry, q in zip(self.waiting, delays, strict=True):
+            delays = [
+                self.delays.beside(between(left.q, dq, dt, entry.t - left.t), left, entry) for entry in self.waiting
+            ]
+        for entry, delay in zip(self.waiting, delays, strict=True):
             if not entry.is_mark:
-                self.timed(entry, q)
+                self.timed(entry, delay)
         self.settled(timed)
 
     def settled(self, timed: int) -> None:
@@ -501,9 +565,9 @@ class Rli:
         self.counts["together"] += (self.totals.timed - timed) ** 2
         self.waiting = []
 
-    def timed(self, entry: Entry, q: int) -> None:
+    def timed(self, entry: Entry, delay: int) -> None:
         self.counts["untrusted"] += self.delays.may_be_trusted and not self.delays.is_trusted
-        self.enter(entry, q + entry.serialisation)
+        self.enter(entry, delay)
 
     def untimed(self, entry: Entry, why: str) -> None:
         self.counts[why] += 1
@@ -526,7 +590,7 @@ class Rli:
         self.forget()
         self.settle()
 
-    def verdict(self, sequence: int, b: int, q: int) -> str | None:
+    def verdict(self, sequence: int, b: int, q: int, serialisation: int) -> str | None:
         """Why a reference is rejected, if it is."""
         if self.last_sequence is not None:
             ahead = (sequence - self.last_sequence) % 2**32
@@ -534,14 +598,14 @@ class Rli:
                 return "rejected_repeated"
             if ahead not in AHEAD:
                 return "rejected_sequence"
-        return None if self.is_likely(q) and not self.overtakes(b - q) else "rejected_time"
+        return None if self.is_likely(q + serialisation) and not self.overtakes(b - q) else "rejected_time"
 
     def overtakes(self, sent: int) -> bool:
         left = self.delays.left
         return left is not None and sent < left.b - left.q - self.settings.early_ns
 
-    def is_likely(self, q: int) -> bool:
-        return self.floor is None or self.floor - self.settings.early_ns <= q <= self.floor + self.settings.late_ns
+    def is_likely(self, delay: int) -> bool:
+        return self.floor is None or self.floor - self.settings.early_ns <= delay <= self.floor + self.settings.late_ns
 
     def judge(self, entry: Entry, reference: Reference) -> bool:
         """Whether it is accepted."""
@@ -549,7 +613,7 @@ class Rli:
             self.counts["rejected_time"] += 1
             return False
         q = entry.t - reference.sent_ns - entry.serialisation
-        verdict = self.verdict(reference.sequence, entry.b, q)
+        verdict = self.verdict(reference.sequence, entry.b, q, entry.serialisation)
         if verdict is None:
             return True
         run, left = self.run, self.delays.left
@@ -567,24 +631,29 @@ class Rli:
         self.counts["accepted"] += 1
         self.run = NO_RUN
         self.last_sequence = reference.sequence
-        here = Anchor(entry.t, entry.b, entry.t - reference.sent_ns - entry.serialisation)
-        delays = self.delays
-        self.floor = here.q if self.floor is None else min(self.floor, here.q)
+        q, burst_ns, delays = entry.t - reference.sent_ns - entry.serialisation, self.settings.burst_ns, self.delays
+        delay = q + entry.serialisation
+        self.floor = delay if self.floor is None else min(self.floor, delay)
         if not delays.is_firm:
-            delays.base = self.floor
+            delays.base = self.floor - (burst_ns or entry.serialisation)
 
-        known = self.previous(reference)
-        if known is not None and self.waiting[-1].is_start:
-            delays.empty(self.waiting[-1].t, known)
-        if entry.is_start:
-            delays.empty(here.t, here.q)
+        known = self.previous(reference, entry.serialisation)
+        if known is not None and known.is_start:
+            p, at = known.anchor, self.waiting[known.place]
+            delays.empty(p.t, p.q + p.serialisation - burst_ns if burst_ns else p.q)
+            known = known._replace(anchor=p._replace(level=delays.base + at.ahead if burst_ns else p.q))
+        if known is None and entry.is_start:
+            delays.empty(entry.t, delay - burst_ns if burst_ns else q)
+        level = delays.base + entry.ahead if burst_ns and entry.is_start else q
+        here = Anchor(entry.t, entry.b, q, level, entry.serialisation)
 
         left = delays.left
         is_usable = left is not None and here.t - left.t <= self.settings.bracket_ns
         if left is not None and is_usable:
             self.err(here, left, known, entry.is_start)
             self.pending = self.lesson(here, left, known, entry.is_start)
-            if self.pending is not None and entry.is_start:
+            behind = self.waiting[known.place + 1 :] if known is not None else []
+            if self.pending is not None and (entry.is_start or any(one.is_start for one in behind)):
                 delays.learn(self.pending)
                 self.pending = None
         else:
@@ -594,36 +663,39 @@ class Rli:
         delays.left = here
         self.bracket = (self.bracket + 1) % 2**32
 
-    def previous(self, reference: Reference) -> int | None:
-        """The delay of the last entry, if the reference carries it."""
+    def previous(self, reference: Reference, serialisation: int) -> Known | None:
+        """The packet that the reference names, if it waits; `serialisation`: that of the reference."""
         if reference.previous_ns is None:
             return None
-        if not self.waiting or self.waiting[-1].is_mark or self.waiting[-1].id != reference.previous_id:
+        last = range(len(self.waiting) - 1, max(-1, len(self.waiting) - 1 - BACK), -1)
+        place = next(
+            (i for i in last if not self.waiting[i].is_mark and self.waiting[i].id == reference.previous_id), None
+        )
+        if place is None:
             self.counts["previous_missed"] += 1
             return None
-        p = self.waiting[-1]
+        p = self.waiting[place]
         sent, q = reference.previous_ns, p.t - reference.previous_ns - p.serialisation
         in_order = 0 <= sent <= reference.sent_ns + self.settings.idle_ns and not self.overtakes(sent)
-        if in_order and self.is_likely(q):
+        if in_order and self.is_likely(q + (p.serialisation if self.settings.burst_ns else serialisation)):
             self.counts["previous_used"] += 1
-            return q
+            return Known(place, Anchor(p.t, p.b, q, q, p.serialisation), p.is_start)
         self.counts["previous_rejected"] += 1
         return None
 
-    def newest(self, here: Anchor, left: Anchor, known: int | None, is_start: bool) -> tuple[Anchor, Anchor, bool]:
-        """The packet before the reference if known, else the reference; its anchor; whether it is a start."""
+    def newest(self, here: Anchor, left: Anchor, known: Known | None, is_start: bool) -> tuple[Anchor, Anchor, bool]:
+        """The packet that the reference names if known, else the reference; its anchor; whether it is a start."""
         if known is None:
             return here, self.delays.anchor(self.waiting, left), is_start
-        p = self.waiting[-1]
-        return Anchor(p.t, p.b, known), self.delays.anchor(self.waiting[:-1], left), p.is_start
+        return known.anchor, self.delays.anchor(self.waiting[: known.place], left), known.is_start
 
-    def lesson(self, here: Anchor, left: Anchor, known: int | None, is_start: bool) -> Lesson | None:
+    def lesson(self, here: Anchor, left: Anchor, known: Known | None, is_start: bool) -> Lesson | None:
         newest, anchor, begins = self.newest(here, left, known, is_start)
         x = newest.b - anchor.b
         if self.settings.bytes_per_s == 0 or begins or x <= 0:
             return None
         x = min(x, 2**36)
-        return Lesson(cell_at(anchor, self.delays.base, x), newest.q - anchor.q, x)
+        return Lesson(cell_at(anchor, self.delays.base, x), newest.level - anchor.level, x)
 
     def contest(self, by_busy: int, by_line: int) -> None:
         """Record both errors at the same reference."""
@@ -634,7 +706,7 @@ class Rli:
         if delays.contests == 2**12:
             delays.foretold, delays.straight, delays.contests = delays.foretold >> 1, delays.straight >> 1, 2**11
 
-    def err(self, here: Anchor, left: Anchor, known: int | None, is_start: bool) -> None:
+    def err(self, here: Anchor, left: Anchor, known: Known | None, is_start: bool) -> None:
         """Record the error that an estimate of a known delay would have had."""
         before = self.delays.before
         newest, anchor, begins = self.newest(here, left, known, is_start)
@@ -643,13 +715,15 @@ class Rli:
             by_line = between(before.q, here.q - before.q, here.t - before.t, left.t - before.t)
             if self.settings.method == LEFT:
                 by_line = before.q
-        by_busy = 0
+        by_busy = off = 0
         if self.delays.may_be_trusted:
-            by_busy = self.delays.base if begins else self.delays.predicted(anchor, newest.b)
+            at_start = newest.level if self.settings.burst_ns else self.delays.base
+            by_busy = at_start if begins else self.delays.predicted(anchor, newest.b)
+            off = newest.q + newest.serialisation - self.delays.delay(by_busy, newest.serialisation)
             if by_line is not None:
-                self.contest(newest.q - by_busy, left.q - by_line)
+                self.contest(off, left.q - by_line)
         if self.delays.is_trusted:
-            foretold, error = by_busy, newest.q - by_busy
+            foretold, error = by_busy, off
         elif by_line is not None:
             foretold, error = by_line, left.q - by_line
         else:

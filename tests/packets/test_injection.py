@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.oracles.injection import Injector
 from tests.support.effort import examples
 from wirelag import _kernels
-from wirelag.packets.injection import Injection, Injector
+from wirelag.packets.injection import Injection
 from wirelag.sim.queue import DROP_TAIL
 
 LINK = 250_000_000
@@ -30,6 +31,16 @@ def kernel(injection: Injection, times_ns: list[int], sizes: list[int]) -> tuple
     times, lengths = np.array(times_ns, np.int64), np.array(sizes, np.uint32)
     _, sent, _, behind, refused = _kernels.queue_pass(times, lengths, LINK, 1 << 16, DROP_TAIL, injection.rule)
     return list(zip(sent.tolist(), behind.tolist(), strict=True)), refused
+
+
+def live(injection: Injection, times_ns: list[int], sizes: list[int], every: int) -> tuple[list[int], int]:
+    """The sending times by which an agent decides: it hears of packets in batches, and looks at its clock between."""
+    injector, found = _kernels.Injector(injection.rule), []
+    for i in range(0, len(times_ns), every):
+        batch = np.array(times_ns[i : i + every], np.int64)
+        found += injector.observe(batch, np.array(sizes[i : i + every], np.uint32)).tolist()
+        found += injector.due(int(batch[-1])).tolist()
+    return found, injector.refused
 
 
 def steady(utilisation: float, count: int, size: int = 1_000) -> tuple[list[int], list[int]]:
@@ -66,7 +77,13 @@ def test_the_kernel_equals_its_twin(
     )  # type: ignore[arg-type]
     times_ns = np.cumsum([0, *gaps]).tolist()
     sizes = np.random.default_rng(seed).integers(0, 65_536, len(times_ns)).tolist()
-    assert kernel(injection, times_ns, sizes) == twin(injection, times_ns, sizes)
+    found = kernel(injection, times_ns, sizes)
+    assert found == twin(injection, times_ns, sizes)
+    # An agent decides the same, but for what is still pending when the simulator ends.
+    for every in (1, 7, 1000):
+        sent, refused = live(injection, times_ns, sizes, every)
+        assert refused == found[1]
+        assert sent == [sent_ns for sent_ns, _ in found[0] if sent_ns <= times_ns[-1]]
 
 
 @pytest.mark.parametrize("kind", KINDS)

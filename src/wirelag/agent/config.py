@@ -18,6 +18,7 @@ from wirelag.network.segments import parse_segment
 from wirelag.packets.addresses import Direction
 from wirelag.packets.batch import PacketId
 from wirelag.packets.injection import Injection
+from wirelag.packets.injection import Kind as Policy
 from wirelag.protocol.terms import Terms
 from wirelag.settings import Settings
 from wirelag.transport import Address
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 EXPECTED: Final = 100_000  # packets of an interval, unless set
 SPREAD: Final = 8  # source ports of the references of a virtual link
 CREDIT_NS: Final = 10**9  # how long unused share of references accumulates
-REFERENCE_BYTES: Final = 92  # size of the IP packet
+LONGEST_NS: Final = 2 * 10**6  # time between references of the adaptive policy at most, unless set
+REFERENCE_BYTES: Final = 86  # of Ethernet, UDP and the payload: the rest is IP
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Reference:
     hops: int = 0  # hop limit; 0: the usual one
     spread: int = 1  # source ports used in turn, so that equal paths each get some
     until_ns: int | None = None  # when to stop
+    watches: bool = False  # packets that are captured decide, and the last of them is named in each
+    among: tuple[Direction, ...] = ()  # these packets; none: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,8 @@ class Config:
         else:
             measured, referred = _measured(settings, terms, m_set is not None), ()
         in_kernel.check(settings, measured)
+        among = tuple(way for _, way in referred if way is not None)
+        references = tuple(_reference(settings, at, terms, among) for at in settings.rows("references"))
         return cls(
             settings["point"],
             settings["interface"],
@@ -150,14 +156,14 @@ class Config:
             settings["status"],
             terms,
             measured,
-            referred,
+            tuple(name for name, _ in referred),
             m_set,
             settings["estimator.past"],
             _collector(settings),
             Path(settings["spool.folder"] or _home() / settings["point"]),
             settings["spool.most"],
             settings["clock.error"],
-            tuple(_reference(settings, at) for at in settings.rows("references")),
+            references,
             settings["receive_references"] or m_set is not None,
             settings["estimator.packets_per_interval"] or EXPECTED,
             _control(settings, terms),
@@ -188,7 +194,13 @@ class Config:
         assert self.m_set is not None
         link = parse_segment(segment).kind == "link"
         pace, spread = self.m_set, 1 if link else SPREAD
-        return Reference(target, 0, pace.dscp, pace.injection, source, 1 if link else 0, spread, until_ns)
+        injection = replace(pace.injection, size=_reference_bytes(target))
+        return Reference(target, 0, pace.dscp, injection, source, 1 if link else 0, spread, until_ns)
+
+    @property
+    def watches(self) -> bool:
+        """Whether the packets captured here decide when references are sent."""
+        return any(stream.watches for stream in self.references)
 
 
 def _measured(settings: Settings, terms: Terms, by_collector: bool) -> tuple[Measured, ...]:
@@ -203,8 +215,10 @@ def _measured(settings: Settings, terms: Terms, by_collector: bool) -> tuple[Mea
     return tuple(found) or (() if by_collector else (Measured(None, terms, None, False),))
 
 
-def _interpolated(settings: Settings, terms: Terms) -> tuple[tuple[Measured, ...], tuple[str, ...]]:
-    """Segments of rli that end here, and the names of those that begin here."""
+def _interpolated(
+    settings: Settings, terms: Terms
+) -> tuple[tuple[Measured, ...], tuple[tuple[str, Direction | None], ...]]:
+    """Segments of rli that end here; and the names of those that begin here, with the direction of their packets."""
     if not settings.rows("segments"):
         raise settings.wrong("segments.0.name", "is missing: rli needs a segment of one direction")
     found, begin = [], []
@@ -212,7 +226,7 @@ def _interpolated(settings: Settings, terms: Terms) -> tuple[tuple[Measured, ...
         if one.references_only:
             raise settings.wrong(at + "packets", "rli measures the packets between references: leave it out")
         if one.segment is not None and one.segment.replace(">>", ">").partition(">")[0] == settings["point"]:
-            begin.append(one.segment)
+            begin.append((one.segment, one.way))
             continue
         if one.way is None:
             raise settings.wrong(at + "direction", "is missing: rli needs the direction of arriving packets, SRC>DST")
@@ -251,7 +265,7 @@ def _terms(settings: Settings) -> Terms:
         PacketId(flow=not settings["packet_id.nat"], prefix=settings["packet_id.prefix"], seed=estimator.seed),
         interval_ns,
         delimiters,
-        "/".join(map(str, (grouping.by, *prefixes))) if grouping else None,
+        "/".join(map(str, (grouping.by, *prefixes.values(), settings["most_groups"]))) if grouping else None,
         None,
         "; ".join([w for w in (settings["filter"], settings["capture.tunnels"] and "inside tunnels") if w]) or None,
     )
@@ -315,13 +329,35 @@ def _secret(settings: Settings, path: str) -> str:
     return text
 
 
-def _reference(settings: Settings, at: str) -> Reference:
+def _reference(settings: Settings, at: str, terms: Terms, among: tuple[Direction, ...]) -> Reference:
+    """A stream of references; `among`: packets of rli that leave here."""
     to, source, port, hops, spread = (settings[at + key] for key in ("to", "from", "source_port", "hops", "spread"))
     if source is not None and (":" in source) != (":" in to):
         raise settings.wrong(at + "from", f"{source} and {to} are of different address families")
     if spread > 1 and port:
         raise settings.wrong(at + "spread", "needs several ports: leave source_port out")
-    return Reference(to, port, settings[at + "dscp"], _injection(settings, at), source, hops, spread)
+    between, direction = terms.estimator.can.one_sided, settings[at + "among"]
+    live = settings["interface"] is not None and not settings["capture.in_kernel"]
+    adaptive = between and live and not settings.given(at + "every")
+    kind: Policy = settings[at + "policy"] or ("adaptive" if adaptive else "1-in-tau")
+    if kind != "1-in-tau" and not live:
+        raise settings.wrong(at + "policy", f"{kind} needs packets captured on an interface: use 1-in-tau")
+    return Reference(
+        to,
+        port,
+        settings[at + "dscp"],
+        _injection(settings, at, kind, to),
+        source,
+        hops,
+        spread,
+        watches=live and (between or kind != "1-in-tau"),
+        among=(Direction.parse(direction),) if direction else among,
+    )
+
+
+def _reference_bytes(to: str) -> int:
+    """The size of a reference on Ethernet, as captures and queues count it."""
+    return REFERENCE_BYTES + (40 if ":" in to else 20)
 
 
 def _pace(settings: Settings, terms: Terms) -> Pace | None:
@@ -334,18 +370,20 @@ def _pace(settings: Settings, terms: Terms) -> Pace | None:
         raise settings.wrong("m_set.by", f"measures only references: use one of {known}")
     if terms.delimiters is not None:
         raise settings.wrong("m_set.by", 'needs intervals cut by the clock: cut.at = "clock"')
-    return Pace(_injection(settings, "m_set."), settings["m_set.dscp"])
+    return Pace(_injection(settings, "m_set.", "1-in-tau", "::"), settings["m_set.dscp"])
 
 
-def _injection(settings: Settings, at: str) -> Injection:
+def _injection(settings: Settings, at: str, kind: Policy, to: str) -> Injection:
     try:
         return Injection(
             settings[at + "link"],
-            "1-in-tau",
+            kind,
+            n=settings[at + "n"] if kind != "1-in-tau" else 1,
             tau_ns=settings[at + "every"],
+            longest_ns=settings[at + "every"] if settings.given(at + "every") else LONGEST_NS,
             most_share=settings[at + "share"],
             depth_ns=CREDIT_NS,
-            size=REFERENCE_BYTES,
+            size=_reference_bytes(to),
         )
     except ValueError as error:
         raise settings.wrong(at + "every", str(error)) from None

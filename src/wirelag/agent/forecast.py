@@ -24,6 +24,7 @@ from wirelag.capture.live import SNAP_BYTES
 from wirelag.capture.ring import ANY, link_of
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import PacketBatch
+from wirelag.packets.injection import Injection
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, Seen
 from wirelag.protocol.terms import Terms, second_round
@@ -79,7 +80,8 @@ def _lines(config: Config) -> Iterator[str]:
     each = sum(message_bytes(measured, config.expected_packets) for measured in sent)
     per_s = each * 1e9 / config.interval_ns
     if not sent:
-        yield "measures nothing here: captures no packet, and sends only its status"
+        looks = "captures packets to time its references" if config.watches else "captures no packet"
+        yield f"measures nothing here: {looks}, and sends only its status"
     else:
         yield _sent(config, each, per_s)
     yield f"memory: at most {format_size(config.memory_bytes + config.ring_bytes)}" + (
@@ -90,12 +92,9 @@ def _lines(config: Config) -> Iterator[str]:
     yield _clock(config)
     for stream in config.references:
         injection = stream.injection
-        rate = 8 * injection.size * 1e9 / injection.tau_ns
-        bound = 8 * injection.link_bytes_per_s * injection.most_share
-        yield (
-            f"references to {stream.to} every {format_duration(injection.tau_ns)}, {format_rate(min(rate, bound))}"
-            f"; never more than {format_rate(bound)} ({injection.most_share:.3g} of the link)" + _unfilled(stream.to)
-        )
+        bound = format_rate(8 * injection.link_bytes_per_s * injection.most_share)
+        most = f"never more than {bound} ({injection.most_share:.3g} of the link)"
+        yield f"references to {stream.to} {_policy(injection)}; {most}{_unfilled(stream.to)}"
     if config.collector is None:
         yield "no collector is configured: the agent cannot start without one"
         return
@@ -116,6 +115,20 @@ def _sent(config: Config, each: int, per_s: float) -> str:
         + (f", and about {DIFFERENCE_BYTES} bytes for each that only one point saw" if _by_symbols(terms) else "")
         + _share(config, per_s)
     )
+
+
+def _policy(injection: Injection) -> str:
+    """When references are sent."""
+    every, n = format_duration(injection.tau_ns), f"one in {injection.n:,} packets"
+    rate = 8 * injection.size * 1e9 / injection.tau_ns
+    bound = 8 * injection.link_bytes_per_s * injection.most_share
+    return {
+        "1-in-tau": f"every {every}, {format_rate(min(rate, bound))}",
+        "1-in-n": f"for {n} captured here",
+        "both": f"for {n} captured here, and at least every {every}",
+        "adaptive": f"for one in {injection.n_least:,} packets captured here, up to one in {injection.n_most:,} while "
+        f"the link is busy, and at least every {format_duration(injection.longest_ns)} (adaptive)",
+    }[injection.kind]
 
 
 def _unfilled(address: str) -> str:

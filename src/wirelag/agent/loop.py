@@ -30,7 +30,7 @@ from wirelag.agent.msets import FOREVER_NS, Cutters, MSet, m_set_of
 from wirelag.agent.references import Emitter, sink
 from wirelag.capture.card_clock import CardClock
 from wirelag.capture.fanout import Fanout, over_cores
-from wirelag.capture.live import Live, Replay
+from wirelag.capture.live import POLL_MS, Live, Replay
 from wirelag.capture.privileges import drop_privileges
 from wirelag.capture.ring import Clock
 from wirelag.ebpf.source import KernelSource
@@ -49,6 +49,7 @@ from wirelag.units import format_duration
 
 MOST_WAITING: Final = 256  # parts between capture and disk
 LOOK_S: Final = 1.0  # how often the agent looks whether it keeps up
+WATCH_MS: Final = 1  # how late the capture may tell of packets, if they make references due
 NOTHING: Final = "less 0"  # a filter that no packet passes
 LAST_S: Final = 3.0  # to send what is left at the end; the rest waits on disk
 STATUS_S: Final = 5.0  # how long a status may take
@@ -122,8 +123,8 @@ class Agent:
             source, self._inside = inside
             return source
         interface, wanted = config.interface, config.filter
-        if not config.measured and config.m_set is None:
-            wanted = NOTHING  # it only sends references; nothing is measured here
+        if not config.measured and config.m_set is None and not config.watches:
+            wanted = NOTHING  # it only sends references by the clock; nothing is measured here
         if interface is None:
             return Replay(config.captures, speed=config.speed, packet_id=packet_id, tunnels=config.tunnels)
 
@@ -136,7 +137,8 @@ class Agent:
                 promiscuous=config.promiscuous,
                 ring_bytes=config.ring_bytes // config.cores,
                 fanout=fanout,
-                few=config.m_set is None and all(each.needs_few for each in config.measured),
+                poll_ms=WATCH_MS if config.watches else POLL_MS,
+                few=config.m_set is None and not config.watches and all(each.needs_few for each in config.measured),
                 clock=clock,
             )
 
@@ -197,6 +199,8 @@ class Agent:
                         f"the clock was set {way} by {format_duration(abs(step_ns))}: intervals that it skipped or "
                         f"repeats are not covered"
                     )
+                if self.config.watches and len(batch):
+                    self._emitter.hear(batch)
                 now_ns = source.now_ns() if len(batch) else source.quiet_ns
                 for part in self._cutters.take(batch, now_ns, source.dropped):
                     hand(part)

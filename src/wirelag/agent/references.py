@@ -1,9 +1,12 @@
 """Packets that an agent sends: STAMP reference packets at a bounded rate, and control packets that cut intervals.
 
-Law: a stream has one reference per `every`, never more than its share of the link's bytes (injection.py); one that was
-due while the host was busy is skipped, not sent late in a burst. They are due by the clock, but if it is set, in
-whatever direction, packets go on: rates go by a clock that is never set. Each states the error of its time (STAMP's
-error estimate): the clock's error, plus the time that the host takes to send one.
+Law: packets that were captured, and time, make references of a stream due (kernels/injection.h), never more than its
+share of the link's bytes; of several that were due while the host was busy one is sent, not all late in a burst. Those
+of a stream without packets are due by the clock, but if it is set, in whatever direction, they go on: rates and shares
+go by a clock that is never set, whatever the times of packets are. A reference carries the time at which the capture
+sees it leave, as far as can be told before: it is captured a little later than it is made, and by how much is known of
+those before it. Each states the error of its time (STAMP's error estimate): the clock's error, plus the time that the
+host takes to send one, or how much that varies; and time and id of the last packet that was captured.
 """
 
 from __future__ import annotations
@@ -16,23 +19,63 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
 
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
 from wirelag.agent.clock import Steps
 from wirelag.agent.config import Reference
 from wirelag.errors import WirelagError
-from wirelag.packets.injection import Injector
+from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.intervals import CONTROL_COPIES, control_payload
-from wirelag.packets.stamp import PORT, UNSYNCHRONISED_PTP, error_estimate, payload
+from wirelag.packets.stamp import PORT, UNSYNCHRONISED_PTP, error_estimate, parse, payload
 from wirelag.protocol.messages import ClockReading
 
 SO_ATTACH_FILTER: Final = 26
 CLOCK_NS: Final = 10**8  # interval at which the clock's error is read
 RECENT: Final = 16  # references over which the sending time is averaged
+LATEST_NS: Final = 10**7  # longest time that the host takes to send one; longer: a copy that came back
 NOTHING: Final = struct.pack("HBBI", 0x06, 0, 0, 0)  # a filter that drops everything: return 0
+
+
+@dataclass(slots=True)
+class _Lateness:
+    """How long after it was made a reference leaves: of those that the capture has seen."""
+
+    made: dict[int, tuple[int, int]] = field(
+        default_factory=dict
+    )  # by number: the time it carries, and when it was made
+    found_ns: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def sent(self, number: int, stated_ns: int, made_ns: int) -> None:
+        """Remember a reference, for a while."""
+        self.made[number] = stated_ns, made_ns
+        if len(self.made) > 4 * RECENT:
+            self.made.pop(next(iter(self.made)))
+
+    def captured(self, packets: PacketBatch) -> None:
+        """Look for references of this stream among packets."""
+        rows = np.flatnonzero(packets.of_kind(Kind.STAMP) & (packets.dst_port == PORT))
+        read = parse(packets, rows)
+        for number, stated_ns, seen_ns in zip(read.sequence, read.sent_ns, packets.time_ns[rows], strict=True):
+            expected = self.made.get(int(number))
+            if expected is not None and expected[0] == stated_ns:
+                del self.made[int(number)]
+                if 0 <= seen_ns - expected[1] < LATEST_NS:
+                    self.found_ns.append(int(seen_ns - expected[1]))
+
+    def usual_ns(self) -> tuple[int, int]:
+        """The median of the last ones, and how far they are from it on average; 0 and 0 while there are few."""
+        if len(self.found_ns) < RECENT // 2:
+            return 0, 0
+        middle_ns = sorted(self.found_ns)[len(self.found_ns) // 2]
+        return middle_ns, sum(abs(each - middle_ns) for each in self.found_ns) // len(self.found_ns)
 
 
 @dataclass(slots=True)
@@ -40,13 +83,17 @@ class _References:
     """One stream of references."""
 
     stream: Reference
-    injector: Injector
+    injector: _kernels.Injector
     opened: list[socket.socket]  # empty until the first is sent
     clock: Callable[[], ClockReading]
     sequence: int = 0
     late_ns: float = 0.0  # upper bound of the time from a packet's timestamp to its departure
+    lateness: _Lateness = field(default_factory=_Lateness)  # this time as captured, if the stream watches
     error_ns: int | None = None  # error of the clock; None: not synchronised
     read_ns: int = 0  # when it was read
+    heard_ns: int = 0  # the last time that the injector has heard of
+    is_due: bool = False
+    previous: tuple[int, int] | None = None  # time and id of the last packet
 
     def open(self) -> None:
         """Open a socket for each source port."""
@@ -56,31 +103,62 @@ class _References:
             for _ in range(stream.spread)
         ]
 
+    def hear(self, packets: PacketBatch) -> bool:
+        """Packets have passed; return whether a reference is due.
+
+        What decides is the clock that is never set: packets passed after those heard of before, and before now.
+        """
+        self.lateness.captured(packets)
+        rows = self._among(packets)
+        now_ns, ahead_ns = time.monotonic_ns(), time.time_ns()
+        if len(rows):
+            times_ns = np.clip(packets.time_ns[rows] - (ahead_ns - now_ns), self.heard_ns, now_ns)
+            times_ns = np.maximum.accumulate(times_ns)
+            sizes = np.ascontiguousarray(packets.wire_length[rows], np.uint32)
+            self.is_due |= len(self.injector.observe(times_ns, sizes)) > 0
+            self.previous = int(packets.time_ns[rows[-1]]), int(packets.packet_id[rows[-1]])
+        return self._due(now_ns)
+
+    def _among(self, packets: PacketBatch) -> npt.NDArray[np.intp]:
+        """The rows of packets that references travel among, none of which is a reference."""
+        wanted = ~(packets.of_kind(Kind.STAMP) & (packets.dst_port == PORT))
+        if self.stream.among:
+            wanted &= np.logical_or.reduce([way.rows(packets) for way in self.stream.among])
+        return np.flatnonzero(wanted)
+
+    def _due(self, now_ns: int) -> bool:
+        self.heard_ns = max(self.heard_ns, now_ns)
+        self.is_due |= len(self.injector.due(self.heard_ns)) > 0
+        return self.is_due
+
     def send(self, now_ns: int) -> bool:
         """Send one, if one is due and the share allows it."""
         if not self.opened:
             self.open()
-        due = sum(1 for _ in self.injector.due(time.monotonic_ns())) > 0
+        due, self.is_due = self._due(time.monotonic_ns()), False
         if due:
             by = self.opened[self.sequence % len(self.opened)]
-            estimate, to = self._estimate(now_ns), (self.stream.to, PORT)
-            sent_ns = time.time_ns()
-            by.sendto(payload(self.sequence, sent_ns, None, estimate), to)
-            took_ns = min(max(0, time.time_ns() - sent_ns), CLOCK_NS)
+            (later_ns, vague_ns), to = self.lateness.usual_ns(), (self.stream.to, PORT)
+            estimate = self._estimate(now_ns, vague_ns if later_ns else round(self.late_ns))
+            made_ns = time.time_ns()
+            by.sendto(payload(self.sequence, made_ns + later_ns, self.previous, estimate), to)
+            took_ns = min(max(0, time.time_ns() - made_ns), CLOCK_NS)
             self.late_ns += (took_ns - self.late_ns) / RECENT if self.sequence else took_ns
+            if self.stream.watches:
+                self.lateness.sent(self.sequence & 0xFFFFFFFF, made_ns + later_ns, made_ns)
             self.sequence += 1
         return due
 
-    def _estimate(self, now_ns: int) -> int:
+    def _estimate(self, now_ns: int, vague_ns: int) -> int:
         if abs(now_ns - self.read_ns) >= CLOCK_NS:
             reading, self.read_ns = self.clock(), now_ns
             self.error_ns = reading.error_ns if reading.synchronised else None
-        return UNSYNCHRONISED_PTP if self.error_ns is None else error_estimate(self.error_ns + round(self.late_ns))
+        return UNSYNCHRONISED_PTP if self.error_ns is None else error_estimate(self.error_ns + vague_ns)
 
     @property
     def every_ns(self) -> int:
-        """Time between two references."""
-        return self.stream.injection.tau_ns
+        """Time between two references; 0: packets alone make them due."""
+        return self.stream.injection.every_ns
 
     @property
     def phase_ns(self) -> int:
@@ -165,6 +243,13 @@ class Emitter:
                 self._turned[stream] = self._add(self._stream(stream))
             self._changed.notify()
 
+    def hear(self, packets: PacketBatch) -> None:
+        """Packets were captured: send what they make due. Called by the capture, which it does not keep waiting."""
+        with self._changed:
+            for number, sender in self._senders.items():
+                if isinstance(sender, _References) and sender.stream.watches and sender.hear(packets):
+                    self._send(number, sender, time.time_ns())
+
     def close(self) -> None:
         """Stop sending."""
         with self._changed:
@@ -176,14 +261,17 @@ class Emitter:
             self._remove(number)
 
     def _stream(self, stream: Reference) -> _References:
-        injector = Injector(stream.injection)
-        injector.packet(time.monotonic_ns(), 0)  # time counts from here on
-        return _References(stream, injector, [], self._clock)
+        now_ns = time.monotonic_ns()
+        sender = _References(stream, _kernels.Injector(stream.injection.rule), [], self._clock, heard_ns=now_ns)
+        if sender.every_ns:  # time counts from here on
+            sender.injector.observe(np.array([now_ns], np.int64), np.zeros(1, np.uint32))
+        return sender
 
     def _add(self, sender: _References | _Control) -> int:
         self._number += 1
         self._senders[self._number] = sender
-        heapq.heappush(self._due, (_next_ns(time.time_ns(), sender), self._number))
+        if sender.every_ns:
+            heapq.heappush(self._due, (_next_ns(time.time_ns(), sender), self._number))
         return self._number
 
     def _remove(self, number: int) -> None:

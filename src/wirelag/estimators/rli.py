@@ -3,7 +3,7 @@
 Guarantee: with `linear` and `left`, a packet's delay lies between those of the references around it in time, and every
 flow's mean has an interval derived from how well references predict each other. A reference that is lost, copied, late
 or forged (wrong size, stream, time or sequence) is counted and not used. Memory: `memory` bytes of flow table, 128 per
-flow (112 of them used); 112 for each of the `buffer` packets that wait for the next reference; a synopsis has at most
+flow (112 of them used); 120 for each of the `buffer` packets that wait for the next reference; a synopsis has at most
 `most_flows` records of 144 bytes.
 
 `linear` and `left` are RLI and RLI-L of M. Lee, N. Duffield and R. Kompella, *Not All Microseconds are Equal:
@@ -17,7 +17,7 @@ serialisation. docs/reference/rli.md is the law.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
@@ -32,7 +32,7 @@ from wirelag.packets.intervals import Interval
 from wirelag.packets.stamp import NONE, PAYLOAD_BYTES, STANDARD_BYTES, errors_ns, parse
 from wirelag.report import Report
 from wirelag.stats.moments import exact_sum
-from wirelag.stats.queue_drain import Drain, learn_drain, serialises
+from wirelag.stats.queue_drain import SIGMAS, Drain, learn_queue
 from wirelag.synopses.flows import RECORD, SHOWN, WRAP, Flows
 from wirelag.synopses.reference_summary import Interpolated
 
@@ -43,25 +43,28 @@ Method = Literal["linear", "left", "busy"]
 NAME: Final = "rli"
 METHODS: Final = ("linear", "left", "busy")
 FLOW_MEMORY: Final = 16 << 20  # an agent's memory for the flows of an interval
-FLOW_BYTES, RECORD_BYTES, WAITING_BYTES = 128, 144, 112  # bytes of a flow, its record, a waiting packet
+FLOW_BYTES, RECORD_BYTES, WAITING_BYTES = 128, 144, 120  # bytes of a flow, its record, a waiting packet
 CERTAIN: Final = 1 << 32  # probability 1, as the kernel counts
 REGULAR, REFERENCE, OTHER, ANOTHER = 0, 1, 2, 3  # kinds of rows; the last are references of another stream
 PATIENCE: Final = 64  # valid references of other streams, until a stream is given up
 FARTHEST_NS: Final = 1 << 40  # largest difference of a reference's two times
+LATEST_NS: Final = 1 << 62
+FALSE: Final = 2  # delays that may be false although their times are in order: the first and the last
 AHEAD: Final = 1 << 20  # references that may be lost in a row
 LEARNING: Final = 1 << 13  # packets from which the drain rate is learned
+PATIENT: Final = 1 << 15  # packets after which it is learned again, if it is not trusted
 FED: Final = 1 << 16  # packets per call
 ROUNDING_NS: Final = 4  # rounding of both clocks and of serialisation
 UDP: Final = 17
 NO_ERRORS: Final = ((0, 0),) * 32
-SIGMAS: Final = 10  # standard deviations of clock noise: a longer gap is real
 
 
 @dataclass(frozen=True, slots=True)
 class Rli:
     """The estimator of every flow's one-way delay.
 
-    `bytes_per_s` is the drain rate (None: learned from the first packets; 0: unknown), `noise_ns` the standard
+    `bytes_per_s` is the drain rate (None: learned from packets, with the burst of a shaper, and again while it does not
+    fit; 0: unknown), `noise_ns` the standard
     deviation of the receiver's clock (None: learned), `overhead` the bytes that the wire adds to a captured packet (24
     for Ethernet; -14 for a queue that does not count the Ethernet header). `hold` below 1 means sample and hold: a
     packet opens a flow with that probability. `stream` is the flow key of the references, direction included; None
@@ -117,7 +120,7 @@ class Rli:
         return _kernels.Rli(
             METHODS.index(self.method), self.memory, drain.bytes_per_s, self.buffer, _idle_ns(drain), self.bracket_ns,
             self.early_ns, self.late_ns, self.base_ns, self.inactive_ns, self.active_ns, round(self.hold * CERTAIN),
-            self.seed,
+            self.seed, drain.burst,
         )  # fmt: skip
 
     def possible(self, packets: PacketBatch) -> npt.NDArray[np.intp]:
@@ -191,6 +194,9 @@ class RliMeter:
         self._drain = Drain(0, 0.0)
         self._first: list[_Rows] = []  # rows kept until the drain rate is learned
         self._learns = 0  # packets still needed for that
+        self._learned = False  # whether it is learned at all
+        self._least_ns = FARTHEST_NS  # the shortest delay of these packets, but for a few that may be false
+        self._trusting = PATIENT  # packets until it is learned again, if it is not trusted
         self._stream = _Stream(estimator.stream or 0, 0, 0, 0)
         self._sequence = 0  # sequence number for references without one
         self._records: list[Words] = []
@@ -209,7 +215,7 @@ class RliMeter:
         if known or estimator.method != "busy":
             self._begin(Drain(estimator.bytes_per_s or 0, estimator.noise_ns or 0.0))
         else:
-            self._learns = LEARNING
+            self._learns, self._learned = LEARNING, True
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Add packets; STAMP packets of the stream are the references."""
@@ -378,7 +384,7 @@ class RliMeter:
         )  # fmt: skip
 
     def _take(self, rows: _Rows) -> None:
-        if self._learns and len(rows.time_ns):
+        while len(rows.time_ns) and self._learning():
             first, rows = rows.part(0, self._learns), rows.part(self._learns, len(rows.time_ns))
             self._learns -= len(first.time_ns)
             kept: list[Any] = [np.array(column) for column in first]
@@ -387,28 +393,38 @@ class RliMeter:
                 self._feed(self._kernel, first)
             if not self._learns:
                 self._learn()
-                self._first = []
-        if self._kernel:
+                self._first, self._trusting = [], PATIENT
+        if self._kernel and len(rows.time_ns):
             self._feed(self._kernel, rows)
+            self._trusting -= len(rows.time_ns)
+
+    def _learning(self) -> bool:
+        """Whether the drain is being learned; again if it is not known or not trusted after many packets."""
+        waited = not self._drain.bytes_per_s or self._trusting <= 0
+        if self._learned and not self._learns and waited and self._kernel and not self._kernel.trusted:
+            self._learns = LEARNING
+        return self._learns > 0
 
     def _learn(self) -> None:
-        """Start, or continue, with the drain estimated from the first packets."""
+        """Start, or continue, with the drain estimated from packets."""
         estimator = self._estimator
         times, kinds, sizes = (np.concatenate([rows[i] for rows in self._first]) for i in range(3))
-        drain, referred = learn_drain(times, sizes), _refer(kinds)
-        delays = times[referred] - np.concatenate([rows.sent_ns for rows in self._first])
-        drain = drain if serialises(drain, delays, sizes[referred]) else Drain(0, 0.0)
-        drain = Drain(
-            drain.bytes_per_s if estimator.bytes_per_s is None else estimator.bytes_per_s,
-            drain.noise_ns if estimator.noise_ns is None else estimator.noise_ns,
-        )
+        known, delays = _known(self._first, times, kinds)
+        if len(delays) > FALSE:
+            self._least_ns = min(self._least_ns, int(np.partition(delays, FALSE)[FALSE]))
+        drain = learn_queue(times, sizes, known, delays, self._least_ns)
+        if estimator.bytes_per_s is not None:
+            near = abs(drain.bytes_per_s - estimator.bytes_per_s) < estimator.bytes_per_s / 10
+            drain = drain._replace(bytes_per_s=estimator.bytes_per_s, burst=drain.burst if near else 0)
+        if estimator.noise_ns is not None:
+            drain = drain._replace(noise_ns=estimator.noise_ns)
         if not self._kernel:
             kernel = self._begin(drain)
             for rows in self._first:
                 self._feed(kernel, rows)
-        elif drain != self._drain:
+        elif drain.bytes_per_s and drain != self._drain:
             self._drain = drain
-            self._kernel.drain(drain.bytes_per_s, _idle_ns(drain))
+            self._kernel.drain(drain.bytes_per_s, _idle_ns(drain), drain.burst)
 
     def _begin(self, drain: Drain) -> _kernels.Rli:
         self._drain = drain
@@ -495,6 +511,36 @@ def directed_keys(packets: PacketBatch) -> Words:
 def _refer(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     """Mask of the kinds that are references."""
     return np.asarray((kinds == REFERENCE) | (kinds == ANOTHER))
+
+
+def _known(parts: Sequence[_Rows], times: Ints, kinds: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.intp], Ints]:
+    """The rows whose delay is known, and these: of references, and of the packets that they name."""
+    referred = np.flatnonzero(_refer(kinds))
+    ids, sent_ns, before_ns, named = (
+        np.concatenate([getattr(rows, name) for rows in parts])
+        for name in ("id", "sent_ns", "previous_sent_ns", "previous_id")
+    )
+    order = np.argsort(ids, kind="stable")
+    at = np.searchsorted(ids, named, sorter=order)
+    at = order[np.minimum(at, len(order) - 1)] if len(order) else at
+    found = (before_ns != NONE) & (ids[at] == named) & (at < referred)
+    rows = np.append(referred, at[found])
+    delays = np.append(times[referred] - sent_ns, (times[at] - before_ns)[found])
+    place = np.argsort(rows, kind="stable")
+    place = place[_in_order((times[rows] - delays)[place])]
+    return rows[place], delays[place]
+
+
+def _in_order(sent_ns: Ints) -> npt.NDArray[np.bool_]:
+    """Mask of the times that lie between those before and behind them: a queue keeps the order, a forger does not.
+
+    Of three on each side the middle one counts, so that one in three may be false.
+    """
+    if not len(sent_ns):
+        return np.empty(0, np.bool_)
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(sent_ns, 3, constant_values=(-LATEST_NS, LATEST_NS)), 7)
+    before, behind = np.median(around[:, :3], axis=1), np.median(around[:, 4:], axis=1)
+    return np.asarray((before <= sent_ns) & (sent_ns <= behind))
 
 
 def _idle_ns(drain: Drain) -> int:
