@@ -163,7 +163,9 @@ def test_without_a_drain_rate_busy_is_linear_and_says_so() -> None:
     packets = seen(simulation(0.55))
     unknown = measured(replace(KNOWN, bytes_per_s=0), packets)
     assert "drain rate" in str(unknown.report().details["fallback"])
-    assert same(unknown, measured(replace(KNOWN, bytes_per_s=0, method="linear"), packets))
+    linear = measured(replace(KNOWN, bytes_per_s=0, method="linear"), packets)
+    delays = [np.delete(one.merged().records, COLUMN["error"], axis=1) for one in (unknown, linear)]
+    assert (delays[0] == delays[1]).all()  # errors are not looked up by waits that are not known
 
 
 def test_with_a_wrong_drain_rate_busy_is_linear_and_says_so() -> None:

@@ -17,7 +17,7 @@ serialisation. docs/reference/rli.md is the law.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
@@ -32,8 +32,8 @@ from wirelag.packets.intervals import Interval
 from wirelag.packets.stamp import NONE, PAYLOAD_BYTES, STANDARD_BYTES, errors_ns, parse
 from wirelag.report import Report
 from wirelag.stats.moments import exact_sum
-from wirelag.stats.queue_drain import SIGMAS, Drain, learn_queue
-from wirelag.synopses.flows import RECORD, SHOWN, WRAP, Flows
+from wirelag.stats.queue_drain import SIGMAS, Drain, known_delays, learn_queue
+from wirelag.synopses.flows import RECORD, WRAP, Flows, Picture
 from wirelag.synopses.reference_summary import Interpolated
 
 Words = npt.NDArray[np.uint64]
@@ -48,7 +48,6 @@ CERTAIN: Final = 1 << 32  # probability 1, as the kernel counts
 REGULAR, REFERENCE, OTHER, ANOTHER = 0, 1, 2, 3  # kinds of rows; the last are references of another stream
 PATIENCE: Final = 64  # valid references of other streams, until a stream is given up
 FARTHEST_NS: Final = 1 << 40  # largest difference of a reference's two times
-LATEST_NS: Final = 1 << 62
 FALSE: Final = 2  # delays that may be false although their times are in order: the first and the last
 AHEAD: Final = 1 << 20  # references that may be lost in a row
 LEARNING: Final = 1 << 13  # packets from which the drain rate is learned
@@ -206,7 +205,7 @@ class RliMeter:
         self._counted: dict[str, int] = {}
         self._totals = [0] * 7
         self._errors = [0] * 96
-        self._accepted = _Picture()
+        self._accepted = Picture()
         self._last: int | None = None  # sequence number of the last accepted reference
         self._missing = 0  # sequence numbers skipped
         self._sender = (0, 0)  # references with an error estimate, and the sum of their errors
@@ -288,7 +287,7 @@ class RliMeter:
         self._errors = all_errors
         self._counted, self._totals, self._records, self._listed, self._packets = counts, totals, [], 0, 0
         self._counts = dict.fromkeys(self._counts, 0)
-        self._accepted = _Picture()
+        self._accepted = Picture()
         self._missing, self._sender, self._vague = 0, (0, 0), False
         return flows
 
@@ -409,7 +408,8 @@ class RliMeter:
         """Start, or continue, with the drain estimated from packets."""
         estimator = self._estimator
         times, kinds, sizes = (np.concatenate([rows[i] for rows in self._first]) for i in range(3))
-        known, delays = _known(self._first, times, kinds)
+        told = (np.concatenate([rows[i] for rows in self._first]) for i in (4, 11, 12, 13))
+        known, delays = known_delays(times, np.flatnonzero(_refer(kinds)), *told)
         if len(delays) > FALSE:
             self._least_ns = min(self._least_ns, int(np.partition(delays, FALSE)[FALSE]))
         drain = learn_queue(times, sizes, known, delays, self._least_ns)
@@ -440,7 +440,8 @@ class RliMeter:
                 part.previous_sent_ns, part.previous_id, *part[5:10], accepted,
             )  # fmt: skip
             if len(accepted):
-                self._accepted.add(part, accepted > 0)
+                arrived_ns = part.time_ns[_refer(part.kind)][accepted > 0]
+                self._accepted.add(arrived_ns, arrived_ns - part.sent_ns[accepted > 0])
             if accepted.any():
                 self._count(part.sequence[accepted > 0])
             self._collect()
@@ -473,36 +474,6 @@ class RliMeter:
             self._records.append(listed)
 
 
-class _Picture:
-    """A sample of the accepted references, chosen by sequence number, so that batching does not matter."""
-
-    def __init__(self) -> None:
-        self._kept: list[Ints] = []  # time, delay
-        self._length, self._count, self._every = 0, 0, 1
-
-    def add(self, rows: _Rows, accepted: npt.NDArray[np.bool_]) -> None:
-        """Add the accepted references of some rows."""
-        arrived_ns = rows.time_ns[_refer(rows.kind)][accepted]
-        first = -self._count % self._every
-        self._count += len(arrived_ns)
-        if first < len(arrived_ns):
-            sent_ns = rows.sent_ns[accepted]
-            self._kept.append(np.stack([arrived_ns, arrived_ns - sent_ns], axis=1)[first :: self._every])
-            self._length += len(self._kept[-1])
-        while self._length > 2 * SHOWN:
-            self._thin()
-
-    def shown(self) -> Ints:
-        """At most SHOWN references."""
-        while self._length > SHOWN:
-            self._thin()
-        return np.concatenate([np.empty((0, 2), np.int64), *self._kept])
-
-    def _thin(self) -> None:
-        self._kept = [np.concatenate(self._kept)[::2]]
-        self._length, self._every = len(self._kept[0]), 2 * self._every
-
-
 def directed_keys(packets: PacketBatch) -> Words:
     """Flow keys that distinguish directions."""
     return np.asarray(packets.flow_key ^ packets.has(Flag.REVERSE).astype(np.uint64))
@@ -511,36 +482,6 @@ def directed_keys(packets: PacketBatch) -> Words:
 def _refer(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     """Mask of the kinds that are references."""
     return np.asarray((kinds == REFERENCE) | (kinds == ANOTHER))
-
-
-def _known(parts: Sequence[_Rows], times: Ints, kinds: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.intp], Ints]:
-    """The rows whose delay is known, and these: of references, and of the packets that they name."""
-    referred = np.flatnonzero(_refer(kinds))
-    ids, sent_ns, before_ns, named = (
-        np.concatenate([getattr(rows, name) for rows in parts])
-        for name in ("id", "sent_ns", "previous_sent_ns", "previous_id")
-    )
-    order = np.argsort(ids, kind="stable")
-    at = np.searchsorted(ids, named, sorter=order)
-    at = order[np.minimum(at, len(order) - 1)] if len(order) else at
-    found = (before_ns != NONE) & (ids[at] == named) & (at < referred)
-    rows = np.append(referred, at[found])
-    delays = np.append(times[referred] - sent_ns, (times[at] - before_ns)[found])
-    place = np.argsort(rows, kind="stable")
-    place = place[_in_order((times[rows] - delays)[place])]
-    return rows[place], delays[place]
-
-
-def _in_order(sent_ns: Ints) -> npt.NDArray[np.bool_]:
-    """Mask of the times that lie between those before and behind them: a queue keeps the order, a forger does not.
-
-    Of three on each side the middle one counts, so that one in three may be false.
-    """
-    if not len(sent_ns):
-        return np.empty(0, np.bool_)
-    around = np.lib.stride_tricks.sliding_window_view(np.pad(sent_ns, 3, constant_values=(-LATEST_NS, LATEST_NS)), 7)
-    before, behind = np.median(around[:, :3], axis=1), np.median(around[:, 4:], axis=1)
-    return np.asarray((before <= sent_ns) & (sent_ns <= behind))
 
 
 def _idle_ns(drain: Drain) -> int:

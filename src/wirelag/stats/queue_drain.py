@@ -10,6 +10,11 @@ import numpy.typing as npt
 from wirelag.errors import SettingError
 from wirelag.units import parse_rate
 
+Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+NONE: Final = int(np.iinfo(np.int64).min)  # no time
+LATEST_NS: Final = 1 << 62
 FEWEST_GAPS: Final = 32
 FEWEST_REFERENCES: Final = 8
 FASTER: Final = 0.05  # share of large packets that may follow others faster than a link sends them
@@ -31,6 +36,36 @@ class Drain(NamedTuple):
     bytes_per_s: int  # 0: unknown
     noise_ns: float  # standard deviation of one time
     burst: int = 0  # 0: a link
+
+
+def known_delays(
+    time_ns: Ints, references: npt.NDArray[np.intp], ids: Words, sent_ns: Ints, before_ns: Ints, named: Words
+) -> tuple[npt.NDArray[np.intp], Ints]:
+    """The rows whose delay is known, and these: of references, and of the packets that they name.
+
+    The last three have an entry per reference: when it was sent, when the packet that it names was, and its id.
+    """
+    order = np.argsort(ids, kind="stable")
+    at = np.searchsorted(ids, named, sorter=order)
+    at = order[np.minimum(at, len(order) - 1)] if len(order) else at
+    found = (before_ns != NONE) & (ids[at] == named) & (at < references)
+    rows = np.append(references, at[found])
+    delays_ns = np.append(time_ns[references] - sent_ns, (time_ns[at] - before_ns)[found])
+    place = np.argsort(rows, kind="stable")
+    place = place[_in_order((time_ns[rows] - delays_ns)[place])]
+    return rows[place], delays_ns[place]
+
+
+def _in_order(sent_ns: Ints) -> npt.NDArray[np.bool_]:
+    """Mask of the times that lie between those before and behind them: a queue keeps the order, a forger does not.
+
+    Of three on each side the middle one counts, so that one in three may be false.
+    """
+    if not len(sent_ns):
+        return np.empty(0, np.bool_)
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(sent_ns, 3, constant_values=(-LATEST_NS, LATEST_NS)), 7)
+    before, behind = np.median(around[:, :3], axis=1), np.median(around[:, 4:], axis=1)
+    return np.asarray((before <= sent_ns) & (sent_ns <= behind))
 
 
 def learn_drain(time_ns: npt.NDArray[np.int64], size: npt.NDArray[Any]) -> Drain:

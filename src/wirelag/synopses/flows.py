@@ -341,3 +341,31 @@ def _variances(flows: Flows) -> Floats:
         exact = ((wide["squares_high"] << 64) + wide["squares"]) * wide["timed"] - sums**2
         variances[far] = exact.astype(np.float64) / n[far] ** 2
     return np.asarray(np.maximum(variances, 0))
+
+
+class Picture:
+    """A sample of the accepted references, chosen by their number, so that batching does not matter."""
+
+    def __init__(self) -> None:
+        self._kept: list[npt.NDArray[np.int64]] = []  # time, delay
+        self._length, self._count, self._every = 0, 0, 1
+
+    def add(self, arrived_ns: npt.NDArray[np.int64], delays_ns: npt.NDArray[np.int64]) -> None:
+        """Add accepted references."""
+        first = -self._count % self._every
+        self._count += len(arrived_ns)
+        if first < len(arrived_ns):
+            self._kept.append(np.stack([arrived_ns, delays_ns], axis=1)[first :: self._every])
+            self._length += len(self._kept[-1])
+        while self._length > 2 * SHOWN:
+            self._thin()
+
+    def shown(self) -> npt.NDArray[np.int64]:
+        """At most SHOWN references."""
+        while self._length > SHOWN:
+            self._thin()
+        return np.concatenate([np.empty((0, 2), np.int64), *self._kept])
+
+    def _thin(self) -> None:
+        self._kept = [np.concatenate(self._kept)[::2]]
+        self._length, self._every = len(self._kept[0]), 2 * self._every
