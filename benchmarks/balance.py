@@ -4,8 +4,8 @@
 
 A frame runs a million times through each, in turn; the smallest mean of several counts. Each datagram is a request: the
 whole path of `modes`, and once more with all its modes in use and a gap that none of them takes (50,000 times: no epoch
-ends then). A repeated TCP segment is a retransmission: the longer path through headers, the shorter one through
-`modes`. Reading the clock is included.
+ends then). A repeated TCP segment is a retransmission: the longer path through headers, the shorter one through `modes`
+and `auto` (experiments/pirate_cost.py has the longer one of `auto`). Reading the clock is included.
 """
 
 from __future__ import annotations

@@ -382,7 +382,7 @@ def test_two_cpus_at_the_same_connections(make: Callable[..., Run]) -> None:
 
 @pytest.mark.acceptance
 def test_the_cost_of_a_packet(make: Callable[..., Run]) -> None:
-    """At most 6.5 times the cost of passing a packet, with `modes`, on an idle machine."""
+    """At most 6.5 times the cost of passing a packet, on an idle machine."""
     make()  # skips where programs cannot be loaded
     found = costs()
     print(found)

@@ -216,4 +216,4 @@ def test_the_other_method_begins_anew(make: Callable[..., Run]) -> None:
 def test_memory_of_a_connection() -> None:
     assert CONNECTION["flow"].itemsize == max(RECORDS.values())
     assert (CONNECTION.itemsize, OPENING.itemsize) == (280, 8 * 24)
-    assert BYTES_EACH == 8 + 272 + 4 * 24 == 376
+    assert BYTES_EACH == 8 + 280 + 4 * 24 == 384
