@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.oracles import rli
-from tests.oracles.rli import METHODS, Reference, Row, Settings
+from tests.oracles.rli import METHODS, Reference, Row
+from tests.oracles.rli_flows import Record, Settings
 from tests.support.effort import examples
 from tests.support.rli_packets import shaped
 from wirelag import _kernels
@@ -100,7 +101,7 @@ def taken(kernel: _kernels.Rli) -> list[list[int]]:
     return np.delete(room, COLUMN["error"], axis=1).tolist()
 
 
-def told(records: Sequence[rli.Record]) -> list[list[int]]:
+def told(records: Sequence[Record]) -> list[list[int]]:
     """The same from the twin: the numbers, then the addresses of the row that opened the record."""
     ends = ends_of(np.array([record.first_row for record in records], np.uint64))
     return [record.words() + end for record, end in zip(records, ends.tolist(), strict=True)]
