@@ -15,7 +15,7 @@ from wirelag.collector.sqlite import SqliteStore
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.protocol.messages import Message, encode
-from wirelag.protocol.results import Ends
+from wirelag.protocol.results import Ends, Rank
 from wirelag.protocol.session import Rounds
 
 
@@ -78,6 +78,22 @@ def test_after_any_outage_spooled_intervals_are_settled(tmp_path: Path, outage_s
         offline.tell(both)
     offline.wait(130)
     assert are_true(offline.reports(), path) == 8
+
+
+def test_restarts_while_old_intervals_arrive_leave_none_unsettled(tmp_path: Path) -> None:
+    """A collector that catches up is ended again and again: each time an interval waits for the next one."""
+    path = Travelled.made(201, 20, 44)
+    agents = pair(path, Lda(64, (0,), tail=64))
+    told = list(zip(*(agent.messages(0, 202) for agent in agents), strict=True))
+    offline = Offline(tmp_path, agents)
+    offline.now_ns = EPOCH_NS + 800 * SECOND_NS
+    offline.tell(told[200])  # new ones do not wait for old ones
+    for number in range(8):
+        offline.tell(told[number])
+        offline.restart(1)
+    offline.wait(130)
+    rows = offline.collector.store.rows("A>B", None, SECOND_NS, (0, EPOCH_NS + 7 * SECOND_NS), 99)
+    assert [row.rank for row in rows] == [Rank.SETTLED] * 7
 
 
 def test_a_repeated_answer_is_not_taken_for_the_next(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.health import Health
 from wirelag.collector.listeners import Listeners, Said
 from wirelag.collector.metrics import InUse, Metrics
+from wirelag.collector.read_again import before, is_settled, other_halves
 from wirelag.collector.store import Kept, Store, next_of
 from wirelag.collector.tally import Tally
 from wirelag.collector.upkeep import Upkeep
@@ -38,8 +39,6 @@ from wirelag.transport.quotas import Quotas
 
 BATCH: Final = 256  # messages per commit
 MOST_QUEUED: Final = 64 << 20  # bytes of messages that wait for the worker, or of a part when it resumes
-MOST_AGAIN: Final = 16 << 20  # bytes read from the store for one that came
-NEAR: Final = 4  # intervals on both sides that may contain the other halves of those cut by packets
 TICK_S: Final = 1.0
 PRUNE_S: Final = 600.0
 CHECK_S: Final = 86400.0
@@ -393,35 +392,18 @@ class Collector:
             self.counted["from the future"] += 1
             return []
         found: list[Outcome] = []
-        delimiters = message.terms.delimiters
-        around_ns = 0 if delimiters is None else NEAR * delimiters.length_ns
         is_late = now_ns - message.interval.end_ns > LINGER_NS // 2
-        if is_late and not self.rounds.awaits(message) and self._is_settled(message):
+        if is_late and not self.rounds.awaits(message) and is_settled(self.store, self.rounds, message):
             self.counted["came too late, or again"] += 1
             return []
-        if is_late or delimiters is not None or self.rounds.lacks_other(message):  # whatever the clock shows
-            found += self._others(message, around_ns)
+        if is_late:
+            found += self._again_all(before(self.store, self.rounds, message), message)
+        if (
+            is_late or message.terms.delimiters is not None or self.rounds.lacks_other(message)
+        ):  # whatever the clock shows
+            found += self._again_all(other_halves(self.store, self.rounds, message), message)
         self.store.put_message(message.key, message.point, message.interval.start_ns, data, now_ns)
         return found + self._into_rounds(message)
-
-    def _others(self, message: Message, around_ns: int) -> list[Outcome]:
-        """Read again what the store has of the other ends and, if packets cut, of this one: no more than MOST_AGAIN."""
-        found = self._again_of(self.rounds.partners(message), message, around_ns)
-        if message.terms.delimiters is not None and self.rounds.has_partner(message):
-            found += self._again_of({message.point}, message, around_ns)
-        return found
-
-    def _again_of(self, points: set[str], message: Message, around_ns: int) -> list[Outcome]:
-        stored = self.store.messages_about(message.interval.start_ns, sorted(points), around_ns, self.rounds.has)
-        found: list[Outcome] = []
-        for other in next_of(stored, BATCH, MOST_AGAIN):
-            found += self._again(other, message)
-        return found
-
-    def _is_settled(self, message: Message) -> bool:
-        """Whether all that it is about is known."""
-        ranks = (self.store.rank_of(name, message.interval) for name in self.rounds.about(message))
-        return all((rank or 0) >= Rank.ALONE for rank in ranks)
 
     def _is_behind(self, message: Message, now_ns: int) -> bool:
         """Whether this host's clock is wrong, not the point's: all points are ahead of it."""
@@ -439,6 +421,9 @@ class Collector:
         except Exception as error:
             self._failed(f"a message of {message.point}", error)
             return [Done((message.key,))]
+
+    def _again_all(self, stored: Iterable[bytes], other: Message) -> list[Outcome]:
+        return [outcome for data in stored for outcome in self._again(data, other)]
 
     def _again(self, data: bytes, other: Message | None = None) -> list[Outcome]:
         """Process a stored message again, if it is not in use, and not about another segment than `other`."""
