@@ -22,10 +22,10 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("--version", set(), 80, 40),
     ("rtt --help", set(), 150, 160),
     ("watch --help", set(), 160, 200),
-    ("info CAPTURE", {"numpy"}, 90, 220),
-    ("rtt CAPTURE", {"numpy"}, 78, 192),
-    ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 88, 198),
-    ("response CAPTURE", {"numpy"}, 86, 206),
+    ("info CAPTURE", {"numpy"}, 90, 229),
+    ("rtt CAPTURE", {"numpy"}, 78, 199),
+    ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 88, 205),
+    ("response CAPTURE", {"numpy"}, 86, 216),
 )
 RARE = {
     "numpy.ma",

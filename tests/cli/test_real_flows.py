@@ -104,10 +104,12 @@ def test_no_warning_where_neighbours_are_alike(shared_data: Path, pair: tuple[st
 
 
 @pytest.mark.parametrize("pair", [pair for pair in ALIKE + UNLIKE if pair != DRAINED], ids=name)
-def test_busy_is_linear_where_no_drain_rate_is_found(shared_data: Path, pair: tuple[str, str]) -> None:
+def test_busy_is_linear_where_no_drain_rate_is_trusted(shared_data: Path, pair: tuple[str, str]) -> None:
     """A pacing sender leaves gaps like those behind a queue; a drain rate taken from them would mislead busy."""
     busy, linear = (flows_of(shared_data, pair, method) for method in ("busy", "linear"))
-    assert busy["fallback"] == "the drain rate of the queue is not known"
+    assert busy["fallback"].startswith(
+        ("the drain rate of the queue is not known", "too few references found an empty")
+    )
     assert linear["fallback"] is None
     one, other = (
         {flow["key"]: (flow["packets"], flow["mean"], flow["std"]) for flow in found["flows"]}

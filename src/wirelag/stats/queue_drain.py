@@ -103,7 +103,8 @@ def learn_queue(
     long = delays_ns - low_ns > (high_ns - low_ns) / 4
     waited, waits_ns = rows[long], delays_ns[long] - low_ns
     passed = np.cumsum(size.astype(np.int64))
-    left = passed[waited] - passed[np.searchsorted(time_ns, time_ns[waited] - waits_ns)]
+    came = np.minimum(np.searchsorted(time_ns, time_ns[waited] - waits_ns), waited)  # times may go back
+    left = passed[waited] - passed[came]
     enough = left >= LONG * int(size.max())
     if np.count_nonzero(enough) < FEWEST_REFERENCES:
         return link
