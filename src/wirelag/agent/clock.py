@@ -145,7 +145,7 @@ def card_clock(interface: str) -> CardClock:
         card.close()
         way = "ahead of" if apart_ns > 0 else "behind"
         apart = f"{format_duration(abs(apart_ns))} {way} the host's"
-        raise WirelagError(f"{interface}: the clock of this card is {apart}, and nothing sets it (phc2sys does)")
+        raise WirelagError(f"{interface}: the clock of this card is {apart} (let phc2sys set it)")
     return card
 
 
