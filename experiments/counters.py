@@ -33,7 +33,7 @@ ENABLE, DISABLE = 0x2400, 0x2401
 
 
 def counted(name: str, work: Callable[[], object]) -> int:
-    """How often this happens during the work; an OSError says why nobody can know."""
+    """How often this happens during the work; an OSError if this machine does not count it."""
     kind, event = COUNTERS[name]
     attributes = ATTRIBUTES.pack(kind, ATTRIBUTES.size, event, 0, 0, 0, DISABLED, 0, 0, 0)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -137,7 +137,7 @@ def run(setting: Setting, folder: Path, seed: int = 1) -> Done:
         for agent in agents:
             agent.stop(signal.SIGTERM)
         for recorder in recorders:
-            _stop(recorder)
+            stop_recording(recorder)
         collector.stop()
         events = [json.loads(line) for line in log.read_text().splitlines()]
         truth = _join(*captures) if setting.captured else None
@@ -172,7 +172,8 @@ def _record(network: Network, host: str, path: Path) -> Process:
     return process
 
 
-def _stop(recorder: Process) -> None:
+def stop_recording(recorder: Process) -> None:
+    """End tcpdump; an OSError if it missed packets."""
     recorder.wait_until_idle()
     said = recorder.stop(signal.SIGINT)
     dropped = re.search(r"(\d+) packets? dropped by kernel", said)

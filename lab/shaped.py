@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from lab.live import stop_recording
 from lab.network import Network
 from lab.processes import PATIENCE_S, Process, program
 from wirelag.capture.files import Capture
@@ -59,7 +60,7 @@ class Flows:
     load: float  # of the queue, by regular packets
 
     def errors(self, least: int) -> Floats:
-        """Relative errors of the means of flows with at least so many packets that have one."""
+        """Relative errors of the mean, of flows with at least so many packets."""
         chosen = (self.packets >= least) & np.isfinite(self.measured_ns)
         return np.asarray(np.abs(self.measured_ns - self.true_ns)[chosen] / self.true_ns[chosen])
 
@@ -82,7 +83,7 @@ def run(setting: Setting, schedule: np.ndarray, folder: Path) -> Flows:
         _drained(network)
         time.sleep(READ_S)
         for recorder in recorders:
-            _stop(recorder)
+            stop_recording(recorder)
         for agent in reversed(agents):
             agent.stop(signal.SIGTERM)
         collector.stop()
@@ -127,14 +128,6 @@ def _record(network: Network, host: str, path: Path) -> Process:
     process = network.start(host, words, path.with_suffix(".txt"))
     process.wait_for_line("listening on")
     return process
-
-
-def _stop(recorder: Process) -> None:
-    recorder.wait_until_idle()
-    said = recorder.stop(signal.SIGINT)
-    dropped = re.search(r"(\d+) packets? dropped by kernel", said)
-    if dropped is None or int(dropped[1]):
-        raise OSError(f"a capture missed packets: {said.strip()}")
 
 
 def _collector(network: Network, folder: Path) -> Process:

@@ -99,7 +99,7 @@ class Terms:
             raise ValueError(f"has terms that this version does not know ({error})") from None
 
     def beside(self, other: Terms) -> Terms:
-        """The same with as few rows as another's, if they can be added up to so many: agents of two versions meet."""
+        """The same with as few rows as the other has, if its rows can be added up: agents of two versions meet."""
         mine, theirs = self.estimator, other.estimator
         if not (isinstance(mine, Rda) and isinstance(theirs, Rda) and mine.short) or mine.rows % theirs.rows:
             return self
