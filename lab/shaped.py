@@ -60,7 +60,7 @@ class Flows:
     load: float  # of the queue, by regular packets
 
     def errors(self, least: int) -> Floats:
-        """Relative errors of the mean, of flows with at least so many packets."""
+        """Relative errors of the means of flows with at least `least` packets."""
         chosen = (self.packets >= least) & np.isfinite(self.measured_ns)
         return np.asarray(np.abs(self.measured_ns - self.true_ns)[chosen] / self.true_ns[chosen])
 

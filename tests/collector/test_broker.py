@@ -165,7 +165,7 @@ def test_of_two_agents_with_one_name_the_second_is_refused(tmp_path: Path, broke
 
 
 def test_two_agents_with_one_name_are_found_though_one_uses_the_broker(tmp_path: Path, broker: str) -> None:
-    """Each transport knew only its own agents: results of both were mixed, and nobody was told."""
+    """Each transport knew only its own agents: it accepted both, and mixed their results without a line in the log."""
     up, down = (replace(agent, point="edge 1") for agent in pair(recent(8, 50, 1), RDA))
 
     async def work(running: Running) -> list[str]:

@@ -89,7 +89,7 @@ def test_how_many_packets_each_figure_rests_on_is_told(tmp_path: Path) -> None:
 
 
 def test_rows_that_time_more_packets_than_the_total_say_so(tmp_path: Path) -> None:
-    """Two copies of a packet on two sides of an edge are one each in two rows; together nobody knows which is which."""
+    """An edge puts two copies of a packet into two rows, one in each. In the total they cannot be told apart."""
     up, down = tmp_path / "up.pcap", tmp_path / "down.pcap"
     write_simulation(simulate(Scenario(packets=4_000, seed=1, points=2, direction="client", duplicate=0.05)), up, down)
     for estimator in ("join", "rda"):

@@ -30,7 +30,7 @@ SLOWEST, FASTEST = 125_000, 10**12  # bytes per second
 class Drain(NamedTuple):
     """The drain rate of a queue, and the noise of the receiver's clock.
 
-    A link takes time to send a packet. A shaper (token bucket) lets `burst` bytes pass at once, then so many a second.
+    A link takes time to send a packet. A shaper (token bucket) lets `burst` bytes pass at once, then limits the rate.
     """
 
     bytes_per_s: int  # 0: unknown

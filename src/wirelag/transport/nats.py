@@ -349,7 +349,8 @@ class NatsInbox:
         point, run = message.subject.rpartition(".")[2], (message.headers or {}).get(RUN_HEADER, "")[:64]
         if message.metadata.num_delivered == 1:
             return not self._runs.admits(named(point), run, time.monotonic())
-        is_second = self._runs.refuses(named(point), run, time.monotonic())  # repeated: it shows nobody who speaks now
+        # A message that is delivered again does not show which agent runs now.
+        is_second = self._runs.refuses(named(point), run, time.monotonic())
         if not is_second and point in self._put_offs:
             self._put_offs[point].discard(message.metadata.sequence.stream)
         return is_second
