@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+RUNS := $(VENV)/runs
 C_FILES := $(wildcard kernels/*.h kernels/*.cpp bpf/*.c bpf/*.h fuzz/*.c fuzz/*.h lab/*.c lab/*.h)
 QUICK := $(addprefix tests/,estimators/test_contract.py estimators/test_twins.py capture/test_readers.py cli/test_cli.py)
 SMALL_CAPTURE := $(firstword $(wildcard tests/data/*.pcap*))
@@ -22,7 +23,7 @@ export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
-demo: $(INSTALLED) ## Simulate small captures and measure them
+demo: $(RUNS) ## Simulate small captures and measure them
 	@mkdir -p demo
 	$(BIN)/wirelag simulate --packets 20000 --seed 1 -o demo/capture.pcap --truth demo/truth.parquet
 	$(BIN)/wirelag info demo/capture.pcap
@@ -127,12 +128,21 @@ TOOLS_HASHED := $(if $(HASHED),--require-hashes --no-deps -r constraints-hashed.
 # Build tools are installed first, with the same pins, so the build needs no isolated environment.
 # Each environment has its own build folder, since CMake caches the Python for which it built.
 # Folders are prerequisites because adding a module changes its folder, and a new module must be installed.
-$(INSTALLED): pyproject.toml CMakeLists.txt constraints.txt $(if $(HASHED),constraints-hashed.txt) $(wildcard kernels/* bpf/*) $(shell find src/wirelag -type d -not -name __pycache__) | $(BIN)/python
-	@echo "Installing wirelag and its tools into $(VENV) (a minute or two the first time)"
+SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(if $(HASHED),constraints-hashed.txt) $(wildcard kernels/* bpf/*) $(shell find src/wirelag -type d -not -name __pycache__)
+define install
+	@echo "Installing wirelag$(if $(filter dev,$(1)), and its tools) into $(VENV) (a minute or two the first time)"
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(or $(TOOLS_HASHED),$(TOOLS))
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(if $(HASHED),--no-deps,-c constraints.txt) --config-settings=build-dir=$(VENV)/build --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(if $(HASHED),--no-deps,-c constraints.txt) --config-settings=build-dir=$(VENV)/build --no-build-isolation -e '.[$(1)]'
 	@$(BIN)/python -m compileall -q src/wirelag # bytecode folders created later would look like a change
-	@touch $@
+	@touch $(RUNS) $(if $(filter dev,$(1)),$(INSTALLED))
+endef
+
+$(INSTALLED): $(SOURCES) | $(BIN)/python
+	$(call install,dev)
+
+# The program alone, with what reads and writes Parquet: half the size.
+$(RUNS): $(SOURCES) | $(BIN)/python
+	$(call install,tables)
 
 HAS_VENV := import ensurepip, os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")
 

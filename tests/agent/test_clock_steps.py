@@ -10,10 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS, Path, batch, pair
 from tests.support.waiting import PATIENCE_S, until
-from wirelag.agent.clock import Steps
 from wirelag.agent.config import Measured, Reference
 from wirelag.agent.cutting import ByClock, CutPart, Unseen
 from wirelag.agent.references import Emitter
+from wirelag.capture.host_clock import Steps
 from wirelag.collector.metrics import Metrics
 from wirelag.collector.tally import Tally
 from wirelag.estimators.rda import Rda
@@ -47,8 +47,8 @@ class SetClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
     made = SetClock()
-    for module in ("clock", "references"):
-        monkeypatch.setattr(f"wirelag.agent.{module}.time", made)
+    for module in ("capture.host_clock", "agent.references"):
+        monkeypatch.setattr(f"wirelag.{module}.time", made)
     return made
 
 

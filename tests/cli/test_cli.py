@@ -2,6 +2,9 @@
 
 import os
 import pty
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import wirelag
-from tests.support import command
+from tests.support import command, needs
 from tests.support.simulated_captures import write_simulation
 from wirelag import cli
 from wirelag.capture.files import Capture
@@ -73,6 +76,49 @@ def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
     assert cli.command(name).help.splitlines()[0] == summaries[name]
 
 
+@pytest.mark.parametrize("name", cli.NAMES)
+def test_help_opens_with_examples_that_work_and_ends_with_exit_codes(name: str) -> None:
+    known, lines = cli.command(name), command.wirelag(name, "--help").stdout.splitlines()
+    assert lines[4] == "Examples:"
+    examples = [line.strip() for line in lines if re.match(r" {2}(sudo |tcpdump |wirelag )", line)]
+    assert len(examples) == 3
+    for line in examples:
+        called, *words = shlex.split(line.partition("wirelag ")[2].split("    ")[0])
+        cli.command(called).values(words)
+        assert called == name or name == "cut"  # whose last example is what comes next
+    codes = lines[lines.index("Exit codes:") + 1 :]
+    judges = {"sla", "exit_code"} & {one.name for one in known.parameters}
+    assert [line.split()[0] for line in codes] == ["0", "2", *(["3"] if judges else []), "70", "130"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_help_shows_basic_options_before_those_of_experts() -> None:
+    lines = command.wirelag("rtt", "--help").stdout.splitlines()
+    titles = [line for line in lines if line.endswith(":") and line[0] != " "]
+    assert titles == ["Examples:", "Arguments:", "Report:", "Packets:", "Options:", "Method:", "Exit codes:"]
+    whole = command.wirelag("--help").stdout.splitlines()
+    assert len(whole) <= 40
+    assert max(map(len, whole)) <= 80
+
+
+@pytest.mark.parametrize("name", ["", *cli.NAMES])
+@pytest.mark.skipif(shutil.which("groff") is None, reason=needs.program("groff"))
+def test_manual_pages_are_printed_without_a_warning(name: str) -> None:
+    page = command.wirelag("--manual", *([name] if name else [])).stdout
+    words = ["groff", "-man", "-ww", "-Tutf8", "-P-c"]
+    ran = subprocess.run(words, input=page, capture_output=True, text=True, check=True)
+    assert ran.stderr == ""
+    plain = re.sub(r"(.)\x08\1|_\x08", r"\1", ran.stdout)  # bold and underlined, as on a typewriter
+    options = cli.command(name).options if name else []
+    assert [one.name for one in options if not one.declared.hidden and one.flags[0] not in plain] == []
+    assert "EXIT STATUS" in plain
+
+
+def test_a_manual_page_of_what_is_no_command() -> None:
+    said = command.wirelag("--manual", "rt", code=2).stderr
+    assert said == "wirelag: --manual: unknown command rt (did you mean rtt?)\n"
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -108,7 +154,7 @@ def test_options_may_stand_anywhere(tmp_path: Path) -> None:
     command.wirelag(*offset)
 
 
-def test_shells_complete_commands_options_and_values() -> None:
+def test_shells_complete_commands_options_and_values(tmp_path: Path) -> None:
     def offered(*words: str) -> list[str]:
         return command.wirelag("--complete", *words).stdout.split()
 
@@ -117,7 +163,16 @@ def test_shells_complete_commands_options_and_values() -> None:
     assert offered("rtt", "--by", "s") == ["server", "subnet"]
     assert offered("rtt", "x.pcap", "--ipv") == ["--ipv4-prefix", "--ipv6-prefix"]
     assert offered("watch", "eth0", "r") == ["rtt", "response"]
-    assert offered("rtt", "-o", "") == offered("rtt", "") == []  # files
+    assert offered("rtt", "-o", "") == []  # files
+    assert {"lo", "rtt", "response"} <= set(offered("watch", ""))
+    assert "lo" in offered("agent", "--interface", "")
+    for one in ("a.pcap", "b.pcapng.zst", "c.txt", "ring.pcap0"):
+        (tmp_path / one).touch()
+    (tmp_path / "more").mkdir()
+    folder = f"{tmp_path}/"
+    assert offered("rtt", folder) == [folder + one for one in ("a.pcap", "b.pcapng.zst", "more", "ring.pcap0")]
+    assert offered("oneway", folder + "a.pcap", folder + "b") == [folder + "b.pcapng.zst"]
+    assert offered("rtt", folder + "more/") == []  # no capture there: files
     assert "--most-groups" not in offered("rtt", "--m")
     bash = command.as_process("--completion", "bash").stdout
     words = "COMP_WORDS=(wirelag rtt --by s); COMP_CWORD=3; _wirelag; echo ${COMPREPLY[@]}"

@@ -15,6 +15,7 @@ PACKAGES = {
     "capinfos": "wireshark-common",
     "editcap": "wireshark-common",
     "cc": "gcc",
+    "groff": "groff-base",
     "ip": "iproute2",
     "mergecap": "wireshark-common",
     "nginx": "nginx-light",

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.agent.clock import HostClock
 from wirelag.agent.config import Config, Measured
 from wirelag.agent.contact import contacted
 from wirelag.agent.cutting import CutPart
@@ -20,6 +19,7 @@ from wirelag.agent.history import History
 from wirelag.agent.loop import encoded
 from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.capture.bpf_filter import compile_filter
+from wirelag.capture.host_clock import HostClock
 from wirelag.capture.live import SNAP_BYTES
 from wirelag.capture.ring import ANY, link_of
 from wirelag.errors import WirelagError

@@ -20,7 +20,6 @@ from functools import partial
 from typing import Final
 
 from wirelag import __version__
-from wirelag.agent.clock import ASK_S, HostClock, Steps, card_clock
 from wirelag.agent.config import Config
 from wirelag.agent.cutting import CutPart
 from wirelag.agent.history import History
@@ -30,6 +29,7 @@ from wirelag.agent.msets import FOREVER_NS, Cutters, MSet, m_set_of
 from wirelag.agent.references import Emitter, sink
 from wirelag.capture.card_clock import CardClock
 from wirelag.capture.fanout import Fanout, over_cores
+from wirelag.capture.host_clock import ASK_S, HostClock, Steps, card_clock
 from wirelag.capture.live import POLL_MS, Live, Replay
 from wirelag.capture.privileges import drop_privileges
 from wirelag.capture.ring import Clock

@@ -29,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.agent.clock import Steps
 from wirelag.agent.config import Reference
+from wirelag.capture.host_clock import Steps
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.intervals import CONTROL_COPIES, control_payload

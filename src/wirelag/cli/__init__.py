@@ -37,6 +37,7 @@ COMMANDS = {
         "simulate": "Simulate captures with known delays.",
         "score": "Compare a report with the truth.",
     },
+    "About this machine": {"doctor": "Show what works on this machine."},
 }
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
 _HELP = """\
@@ -46,8 +47,9 @@ How late is the network? Measured from packets you already have.
 {commands}
 Options:
   --version            Print the version.
-  --completion SHELL   Print a script for bash, zsh or fish that completes commands, options and values.
-  -h, --help           Show this text, or with a command its options.
+  --completion SHELL   Print a script that completes words in bash, zsh or fish.
+  --manual [COMMAND]   Print a manual page: wirelag --manual rtt | man -l -
+  -h, --help           Show this text, or after a command its examples.
 """
 
 
@@ -76,6 +78,10 @@ def app(words: Sequence[str]) -> None:
         from wirelag.cli.completion import complete, script
 
         sys.stdout.write(script(rest) if first == "--completion" else complete(rest))
+    elif first == "--manual":
+        from wirelag.cli.manual import manual
+
+        sys.stdout.write(manual(rest))
     else:
         from wirelag.cli.parser import UsageError, unknown
 

@@ -21,7 +21,7 @@ def agent(
     file: Annotated[str | None, Argument(metavar="[FILE]", help="Settings file (TOML). Options override it.")] = None,
     check: Annotated[bool, Option("--check", help="Check the settings, print the plan, and exit.")] = False,
     point: Annotated[str | None, _option("--point", "NAME", "Name of this vantage point.", FILTERS)] = None,
-    interface: Annotated[str | None, _option("--interface", "NAME", "Interface to capture on.", FILTERS)] = None,
+    interface: Annotated[str | None, _option("--interface", "IFACE", "Interface to capture on.", FILTERS)] = None,
     read: Annotated[list[str] | None, _option("-r", "CAPTURE", "Replay this capture instead.", FILTERS)] = None,
     speed: Annotated[str | None, _option("--speed", "Nx", "Replay speed; 1x.", FILTERS)] = None,
     expression: Annotated[str | None, _option("--filter", "EXPRESSION", "Filter in tcpdump's syntax.", FILTERS)] = None,

@@ -1,12 +1,14 @@
 """Completion in shells: `wirelag --completion SHELL` prints a script, which asks `wirelag --complete WORDS...`.
 
-Candidates are commands, options, and values where their names list them (`server|client`); otherwise the shell offers
-files. No capture is opened.
+Candidates are commands, options, values where their names list them (`server|client`), interfaces, and captures by
+their names; otherwise the shell offers files. No capture is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from wirelag.cli import NAMES, command
@@ -15,13 +17,15 @@ from wirelag.cli.parser import UsageError
 if TYPE_CHECKING:
     from wirelag.cli.parser import Command
 
+INTERFACE, CAPTURE = "IFACE", re.compile(r"CAPTURE|UPSTREAM|DOWNSTREAM")  # in the names of values
+CAPTURES: Final = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst|xz))?$")
 _SCRIPTS: Final = {
     "bash": """\
 _wirelag() {
     local IFS=$'\\n'
     COMPREPLY=($(wirelag --complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
 }
-complete -o bashdefault -o default -F _wirelag wirelag
+complete -o bashdefault -o default -o filenames -F _wirelag wirelag
 """,
     "zsh": """\
 #compdef wirelag
@@ -49,7 +53,8 @@ def complete(words: Sequence[str]) -> str:
     """The candidates for the last word, one per line; none where a file is due."""
     *before, last = words or ("",)
     if not before:
-        found: Iterable[str] = (*NAMES, *(("--help", "--version", "--completion") if last[:1] == "-" else ()))
+        options = ("--help", "--version", "--completion", "--manual") if last[:1] == "-" else ()
+        found: Iterable[str] = (*NAMES, *options)
     else:
         found = _of(command(before[0]), before[-1], last) if before[0] in NAMES else ()
     return "".join(f"{one}\n" for one in found if one.startswith(last))
@@ -58,10 +63,29 @@ def complete(words: Sequence[str]) -> str:
 def _of(known: Command, previous: str, last: str) -> Iterable[str]:
     named = {flag: one for one in known.options for flag in one.flags}
     if previous in named and named[previous].takes_value:
-        values = named[previous].declared.metavar or ""
-        return values.split("|") if "|" in values else ()
+        return _values(named[previous].declared.metavar or "", last)
     if last[:1] == "-":
         return [flag for flag, one in named.items() if not one.declared.hidden] + ["--help"]
-    return [
-        value for one in known.arguments for value in one.declared.metavar.split()[-1].split("|") if value.islower()
-    ]
+    return [value for one in known.arguments for value in _values(one.declared.metavar, last)]
+
+
+def _values(name: str, last: str) -> Iterator[str]:
+    """What may stand where help has this name of a value."""
+    if INTERFACE in name:
+        yield from sorted(os.listdir("/sys/class/net"))
+    if CAPTURE.search(name):
+        yield from _captures(last)
+    yield from (value for value in name.split()[-1].split("|") if value.islower() and "|" in name)
+
+
+def _captures(begun: str) -> Iterator[str]:
+    """Captures and folders whose paths begin with this; none if there is no capture, so that the shell offers files."""
+    folder = os.path.dirname(begun)
+    try:
+        found = sorted(os.scandir(folder or "."), key=lambda one: one.name)
+    except OSError:
+        return
+    if any(CAPTURES.search(one.name) for one in found):
+        for one in found:
+            if CAPTURES.search(one.name) or one.is_dir():
+                yield os.path.join(folder, one.name)

@@ -15,6 +15,8 @@ from typing import Any, Final, get_args, get_origin
 from wirelag.errors import WirelagError
 
 OPTIONS: Final = "Options"
+FIRST: Final = ("Report",)  # panels of help: what most people want first, ...
+LAST: Final = (OPTIONS, "Packet ids", "Method")  # ... and what experts want last
 
 
 class UsageError(WirelagError):
@@ -68,6 +70,15 @@ class Parameter:
         self.flags: tuple[str, ...] = getattr(declared, "flags", ()) or ("--" + self.name.replace("_", "-"),)
         self.takes_value = self.type is not bool
 
+    @property
+    def text(self) -> str:
+        """What help says of it."""
+        more = ["required"] if self.required and self.is_option else []
+        if self.takes_value and self.default is not None:
+            more.append(f"default: {self.default}")
+        more += ["may be repeated"] if self.many and self.is_option else []
+        return str(self.declared.help) + (f" [{'; '.join(more)}]" if more else "")
+
     def value(self, text: str) -> Any:
         """The value of a word; raises a usage error."""
         parse: Callable[[str], Any] = getattr(self.declared, "parser", None) or self.type
@@ -109,14 +120,21 @@ class Command:
         """The line that says how to write it."""
         return " ".join(["wirelag", self.name, "[OPTIONS]", *(one.declared.metavar for one in self.arguments)])
 
+    def panels(self) -> list[tuple[str, list[Parameter]]]:
+        """The options that help shows, by panel: what most people want first, what experts want last."""
+        shown = [one for one in self.options if not one.declared.hidden]
+        names = dict.fromkeys([one.declared.panel for one in shown] + [OPTIONS])
+        return [(name, [one for one in shown if one.declared.panel == name]) for name in sorted(names, key=_place)]
+
     def run(self, words: Sequence[str]) -> None:
         """Call the function with what these words say."""
         try:
-            self.function(**self._values(words))
+            self.function(**self.values(words))
         except UsageError as error:
             raise UsageError(f"{error}; see: wirelag {self.name} --help") from None
 
-    def _values(self, words: Sequence[str]) -> dict[str, Any]:
+    def values(self, words: Sequence[str]) -> dict[str, Any]:
+        """The value of every parameter, as these words say; raises a usage error."""
         parser = self._parser()
         cut = words.index("--") if "--" in words else len(words)
         try:
@@ -143,10 +161,10 @@ class Command:
 
     def _parser(self) -> argparse.ArgumentParser:
         """The options alone: argparse would not take arguments on both sides of an option."""
-        parser = argparse.ArgumentParser(
+        parser = _Parser(
+            self,
             prog=f"wirelag {self.name}",
             usage=self.usage,
-            description=self.help,
             formatter_class=_Help,
             add_help=False,
             allow_abbrev=False,
@@ -156,11 +174,11 @@ class Command:
         parser._negative_number_matcher = _NUMBER  # -3s is a value, too
         about = parser.add_argument_group("Arguments") if self.arguments else None
         for one in self.arguments:
-            about.add_argument(_flag_of(one), metavar=one.declared.metavar, help=_text(one), action=_Shown)  # type: ignore[union-attr]
-        panels = {one.declared.panel: None for one in self.options if one.declared.panel != OPTIONS}
-        groups = {panel: parser.add_argument_group(panel) for panel in [*panels, OPTIONS]}
+            about.add_argument(_flag_of(one), metavar=one.declared.metavar, help=_escaped(one), action=_Shown)  # type: ignore[union-attr]
+        groups = {panel: parser.add_argument_group(panel) for panel, _ in self.panels()}
         for one in self.options:
-            how: dict[str, Any] = {"dest": one.name, "help": argparse.SUPPRESS if one.declared.hidden else _text(one)}
+            shown = argparse.SUPPRESS if one.declared.hidden else _escaped(one)
+            how: dict[str, Any] = {"dest": one.name, "help": shown}
             if one.takes_value:
                 how |= {"type": one.value, "metavar": one.declared.metavar, "action": "append" if one.many else "store"}
             else:
@@ -170,7 +188,36 @@ class Command:
         return parser
 
 
+_COLUMNS: Final = 80
 _NUMBER: Final = re.compile(r"^-\.?\d")
+
+
+def _place(panel: str) -> int:
+    return LAST.index(panel) + 2 if panel in LAST else int(panel not in FIRST)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its help opens with examples and ends with exit codes, which are loaded when help is asked for."""
+
+    def __init__(self, command: Command, **given: Any) -> None:
+        super().__init__(**given)
+        self._command = command
+
+    def format_help(self) -> str:
+        from wirelag.cli.examples import examples_of, exits_of
+
+        summary, *more = self._command.help.split("\n\n")
+        self.description = "\n\n".join([summary, _block("Examples:", examples_of(self._command.name)), *more])
+        self.epilog = _block("Exit codes:", exits_of(one.name for one in self._command.parameters))
+        return super().format_help()
+
+
+def _block(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    """Rows of two columns; where the first is long, the second comes below it."""
+    width = max(len(left) for left, _ in rows)
+    room = width + 6 + max(len(right) for _, right in rows) <= _COLUMNS
+    lines = (f"  {left:<{width}}    {right}" if room else f"  {left}\n      {right}" for left, right in rows)
+    return "\n".join([title, *lines])
 
 
 class _Shown(argparse.Action):
@@ -190,7 +237,8 @@ class _Help(argparse.HelpFormatter):
         super().add_usage(usage, actions, groups, "Usage: ")
 
     def _format_text(self, text: str) -> str:
-        parts = [str(super(_Help, self)._format_text(part)).rstrip() for part in text.split("\n\n")]
+        blocks = text.split("\n\n")
+        parts = [one if "\n  " in one else str(super(_Help, self)._format_text(one)).rstrip() for one in blocks]
         return "\n\n".join(parts) + "\n\n"
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
@@ -204,13 +252,8 @@ def _flag_of(one: Parameter) -> str:
     return f"--an argument, {one.name}"
 
 
-def _text(one: Parameter) -> str:
-    more = ["required"] if one.required and one.is_option else []
-    if one.takes_value and one.default is not None:
-        more.append(f"default: {one.default}")
-    more += ["may be repeated"] if one.many and one.is_option else []
-    said: str = one.declared.help + (f" [{'; '.join(more)}]" if more else "")
-    return said.replace("%", "%%")
+def _escaped(one: Parameter) -> str:
+    return one.text.replace("%", "%%")
 
 
 def unknown(word: str, known: Sequence[str], what: str) -> str:
