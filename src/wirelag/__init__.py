@@ -7,7 +7,8 @@
     print(result.quantile(0.99), result.ci95["mean"])
 
 One function for each question: `rtt`, `response`, `oneway`, `flows`, `path`, `plan`, `info`, `compare`. Each takes
-captures and returns a `Result`; `to_dict()` is the JSON of the command with the same name.
+captures and returns a `Result`; `to_dict()` is the JSON of the command with the same name. `overview` is the command
+`report`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from wirelag.measure.info import info
     from wirelag.measure.loop import run
     from wirelag.measure.oneway import oneway
+    from wirelag.measure.overview import overview
     from wirelag.measure.path import path
     from wirelag.measure.plan import plan
     from wirelag.measure.response import response
@@ -52,6 +54,7 @@ _HOMES = {
     "flows": "measure.flows",
     "info": "measure.info",
     "oneway": "measure.oneway",
+    "overview": "measure.overview",
     "path": "measure.path",
     "plan": "measure.plan",
     "response": "measure.response",
@@ -109,6 +112,7 @@ __all__ = [
     "flows",
     "info",
     "oneway",
+    "overview",
     "path",
     "plan",
     "read",

@@ -158,7 +158,7 @@ def test_shells_complete_commands_options_and_values(tmp_path: Path) -> None:
     def offered(*words: str) -> list[str]:
         return command.wirelag("--complete", *words).stdout.split()
 
-    assert offered("re") == ["response"]
+    assert offered("resp") == ["response"]
     assert set(offered("")) == set(cli.NAMES)
     assert offered("rtt", "--by", "s") == ["server", "subnet"]
     assert offered("rtt", "x.pcap", "--ipv") == ["--ipv4-prefix", "--ipv6-prefix"]

@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from wirelag.capture.names import CAPTURE
 from wirelag.cli import NAMES, command
 from wirelag.cli.parser import UsageError
 
 if TYPE_CHECKING:
     from wirelag.cli.parser import Command
 
-INTERFACE, CAPTURE = "IFACE", re.compile(r"CAPTURE|UPSTREAM|DOWNSTREAM")  # in the names of values
-CAPTURES: Final = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst|xz))?$")
+INTERFACE, CAPTURES = "IFACE", re.compile(r"CAPTURE|UPSTREAM|DOWNSTREAM")  # in the names of values
 _SCRIPTS: Final = {
     "bash": """\
 _wirelag() {
@@ -73,7 +73,7 @@ def _values(name: str, last: str) -> Iterator[str]:
     """What may stand where help has this name of a value."""
     if INTERFACE in name:
         yield from sorted(os.listdir("/sys/class/net"))
-    if CAPTURE.search(name):
+    if CAPTURES.search(name):
         yield from _captures(last)
     yield from (value for value in name.split()[-1].split("|") if value.islower() and "|" in name)
 
@@ -85,7 +85,7 @@ def _captures(begun: str) -> Iterator[str]:
         found = sorted(os.scandir(folder or "."), key=lambda one: one.name)
     except OSError:
         return
-    if any(CAPTURES.search(one.name) for one in found):
+    if any(CAPTURE.search(one.name) for one in found):
         for one in found:
-            if CAPTURES.search(one.name) or one.is_dir():
+            if CAPTURE.search(one.name) or one.is_dir():
                 yield os.path.join(folder, one.name)

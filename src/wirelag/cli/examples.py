@@ -36,6 +36,11 @@ EXAMPLES: Final[dict[str, tuple[Example, ...]]] = {
         ("wirelag flows behind.pcap --upstream before.pcap", "by packets that both captures hold"),
         ("wirelag flows behind.pcap --by destination --sla 'mean<5ms'", "which destinations wait too long"),
     ),
+    "report": (
+        ("wirelag report captures/", "wirelag-report/index.html: all of them, worst first"),
+        ("wirelag report monday/ tuesday/ --port 443 -o pages", "a part of their traffic"),
+        ("wirelag report captures/ --sla 'server.p99<50ms'", "exit code 3 if any breaks it"),
+    ),
     "path": (
         ("wirelag path network.json captures/", "which hop adds the delay, from captures at routers"),
         ("wirelag path network.json AB.json BC.json --html path.html", "from reports of segments, with charts"),

@@ -28,11 +28,13 @@ TEXTS: Final = {
     *("from", "to", "segment", "kind", "above", "basis", "alike"),  # path
     *("name", "verdict"),  # compare
     *("file", "format"),  # info
+    *("slowest", "broken"),  # report
 }
 COUNTS: Final = {
     *("packets", "samples", "answered", "epochs", "exchanges", *ONE_WAY_COLUMNS),
     *("upgraded", "paths", "probe_hops", "shortest", "longest"),
     *("bytes", "conversations"),
+    *("server_samples", "client_samples", "response_samples"),
 }
 TRUTHS: Final = {"given", "blamed"}
 COLUMNS: Final = {  # of commands whose results may have no row

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from wirelag.measure.result import Result
     from wirelag.measure.slowest import Slow
 
-SCRIPTS: Final = ("axes.js", "shapes.js", "tips.js", "charts.js", "page.js")
+CHARTS: Final = ("axes.js", "shapes.js", "tips.js", "charts.js", "page.js")
+TABLES: Final = ("tables.js",)
+SCRIPTS: Final = (*CHARTS, *TABLES)  # of a page with both
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +45,12 @@ class Frame:
 
 
 def document(frame: Frame, body: str, figures: Mapping[str, Figure]) -> str:
-    """The page around its sections, with the scripts of the charts and a policy that blocks everything else."""
+    """The page around its sections, with the scripts of charts and tables and a policy that blocks everything else."""
     data = json.dumps(figures, separators=(",", ":"), allow_nan=False)
     for char in "<>&\u2028\u2029":
         data = data.replace(char, f"\\u{ord(char):04x}")
-    scripts = [asset(name) for name in SCRIPTS] if figures else []
+    names = (*(CHARTS if figures else ()), *(TABLES if "<tbody>" in body else ()))
+    scripts = [asset(name) for name in names]
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts) or "'none'"
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
     policy += "form-action 'none'; base-uri 'none'"
