@@ -122,9 +122,10 @@ def overview(
     Round-trip delay and response latency are measured. `write` gets each result with charts, and returns the name of
     its page. A capture that cannot be read is listed with the reason.
     """
-    paths = [path for folder in folders for path in find_captures(os.fspath(folder))]
+    names = [os.fspath(folder) for folder in folders]
+    paths = [path for name in names for path in find_captures(name)]
     if not paths:
-        raise WirelagError(f"{', '.join(map(os.fspath, folders))}: no capture in here; name a folder with captures")
+        raise WirelagError(f"{', '.join(names)}: no capture in here; name a folder with captures")
     settings: dict[str, Any] = {"filter": filter, "tunnels": tunnels, "cores": cores, "progress": progress}
     seen = []
     try:
@@ -133,7 +134,7 @@ def overview(
     except KeyboardInterrupt:
         if not seen:
             raise
-    result = OverviewResult(sorted(seen, key=lambda one: one.place), subject=", ".join(map(os.fspath, folders)))
+    result = OverviewResult(sorted(seen, key=lambda one: one.place), subject=", ".join(names))
     result.partial = len(seen) < len(paths)
     result.warnings = result.errors + [line for one in result.captures for line in one.warnings]
     return result
@@ -183,7 +184,7 @@ def _look(path: str, settings: Mapping[str, Any], sla: Sequence[str] | str, writ
             pages |= {"response": write(path, waits)} if write else {}
     return Seen(
         path,
-        packets=trips.report.packets,
+        packets=trips.report.packets or 0,
         reports=reports,
         slowest=ranked[0] if ranked else "",
         pages=pages,
