@@ -7,6 +7,7 @@
 #include "hash.h"
 
 #define WL_MOST_TAGS 8       /* VLAN tags and MPLS labels before one IP header */
+#define WL_MOST_FIELDS 16    /* fields of NFLOG before its packet */
 #define WL_MOST_EXTENSIONS 8 /* extension headers of one IP packet */
 #define WL_MOST_OPTIONS 40   /* bytes of TCP options, which bounds their number */
 #define WL_MOST_TUNNELS 4
@@ -48,11 +49,14 @@ enum wl_link { /* as numbered in capture files */
     WL_LINK_PPPOE = 51,
     WL_LINK_RAW = 101,
     WL_LINK_CHDLC = 104,
+    WL_LINK_80211 = 105,
     WL_LINK_LOOP = 108,
     WL_LINK_SLL = 113,
+    WL_LINK_RADIOTAP = 127,
     WL_LINK_PPP_DIRECTION = 204,
     WL_LINK_IPV4 = 228,
     WL_LINK_IPV6 = 229,
+    WL_LINK_NFLOG = 239,
     WL_LINK_SLL2 = 276,
 };
 

@@ -91,6 +91,92 @@ WL_INLINE enum wl_reason wl_typed(struct wl_cursor *c, u32 length, u32 where, u1
     return WL_OK;
 }
 
+WL_INLINE enum wl_reason wl_snap(struct wl_cursor *c, u16 *type)
+{
+    if (!wl_has(c, 8) || wl_be32(c->at) != 0xAAAA0300 || wl_be16(c->at + 4) != 0)
+        return WL_NOT_IP;
+    *type = wl_be16(c->at + 6);
+    wl_pass(c, 8);
+    return WL_OK;
+}
+
+#ifndef __bpf__ /* programs in the kernel see Ethernet alone; lengths that vary would multiply what the verifier walks */
+/* A data frame of IEEE 802.11 that is not encrypted; of several packets in one frame, the first. */
+WL_INLINE enum wl_reason wl_80211(struct wl_cursor *c, u16 *type)
+{
+    u32 length = 24, qos, control;
+
+    if (!wl_has(c, 2))
+        return WL_CUT;
+    control = c->at[1];
+    qos = c->at[0] == 0x88;
+    if ((c->at[0] != 0x08 && !qos) || control & 0x40)
+        return WL_NOT_IP;
+    if ((control & 3) == 3)
+        length += 6;
+    if (qos) {
+        if (!wl_has(c, length + 2))
+            return WL_CUT;
+        if (c->at[length] & 0x80) /* A-MSDU: two addresses and a length before each packet */
+            length += 14;
+        length += control & 0x80 ? 6 : 2;
+    }
+    if (!wl_has(c, length))
+        return WL_CUT;
+    wl_pass(c, length);
+    return wl_snap(c, type);
+}
+
+WL_INLINE enum wl_reason wl_radiotap(struct wl_cursor *c, u16 *type)
+{
+    u32 length;
+
+    if (!wl_has(c, 4))
+        return WL_CUT;
+    length = c->at[2] | (u32)c->at[3] << 8;
+    if (length < 8)
+        return WL_MALFORMED;
+    if (!wl_has(c, length))
+        return WL_CUT;
+    wl_pass(c, length);
+    return wl_80211(c, type);
+}
+
+/* Fields up to the one that holds the packet, each with length and type in the byte order of the capturing host. */
+WL_INLINE int wl_nflog(struct wl_cursor *c, u16 *type)
+{
+    if (!wl_has(c, 4))
+        return WL_CUT;
+    if (c->at[1])
+        return WL_MALFORMED;
+    wl_pass(c, 4);
+    for (int i = 0; i < WL_MOST_FIELDS; i++) {
+        u32 length, kind;
+
+        if (!wl_has(c, 4))
+            return WL_CUT;
+        if (c->at[3] == 0) {
+            length = c->at[0] | (u32)c->at[1] << 8;
+            kind = c->at[2];
+        } else {
+            length = wl_be16(c->at);
+            kind = wl_be16(c->at + 2);
+        }
+        if (length < 4)
+            return WL_MALFORMED;
+        if (kind == 9) {
+            wl_pass(c, 4);
+            return wl_nibble(c, type, WL_MALFORMED);
+        }
+        length = (length + 3) & ~3u;
+        if (!wl_has(c, length))
+            return WL_CUT;
+        wl_pass(c, length);
+    }
+    return WL_LAYERS;
+}
+#endif
+
 WL_INLINE int wl_link(struct wl_cursor *c, u32 link, u16 *type)
 {
     if (link == WL_LINK_ETHERNET)
@@ -122,17 +208,16 @@ WL_INLINE int wl_link(struct wl_cursor *c, u32 link, u16 *type)
     case WL_LINK_PPPOE:
         *type = WL_TYPE_PPPOE;
         return WL_OK;
+#ifndef __bpf__
+    case WL_LINK_80211:
+        return wl_80211(c, type);
+    case WL_LINK_RADIOTAP:
+        return wl_radiotap(c, type);
+    case WL_LINK_NFLOG:
+        return wl_nflog(c, type);
+#endif
     }
     return WL_LINK_TYPE;
-}
-
-WL_INLINE enum wl_reason wl_snap(struct wl_cursor *c, u16 *type)
-{
-    if (!wl_has(c, 8) || wl_be32(c->at) != 0xAAAA0300 || wl_be16(c->at + 4) != 0)
-        return WL_NOT_IP;
-    *type = wl_be16(c->at + 6);
-    wl_pass(c, 8);
-    return WL_OK;
 }
 
 /* Whether an Ethernet frame that leads to an IP packet seems to begin `where` bytes on. */

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from tests.oracles import headers as naive
+from tests.support import needs
 from tests.support.captures import (
     LINK_TYPES,
     Packet,
@@ -507,3 +508,12 @@ def test_a_pseudowire_without_ip_is_not_ip() -> None:
     assert both(ethernet(label + ethernet(bytes(46), 0x0806), 0x8847), 64, 1) == "not_ip"
     nested = ethernet(label + ethernet(label + ethernet(ipv4(tcp(), 6)), 0x8847), 0x8847)
     assert both(nested, len(nested), 1) == "not_ip"
+
+
+@pytest.mark.parametrize(("name", "rows"), [("80211http", 26), ("nflog-http", 13)])
+def test_real_frames_of_rare_links_give_rows(name: str, rows: int) -> None:
+    """As many as tshark finds TCP segments in."""
+    paths = [path for path in capture_paths() if path.name.startswith(name)]
+    if not paths:
+        pytest.skip(needs.SHARED_DATA)
+    assert sum(len(batch) for batch in CaptureFile(str(paths[0]))) == rows

@@ -7,7 +7,7 @@ Up to the transport header, offsets count from the frame's first byte: unreadabl
 never off its start.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 Columns = dict[str, int]
 
@@ -136,8 +136,51 @@ def link(data: bytes, link_type: int) -> Found:
             return pppoe(data, 0)
         case 104:
             return ethertype(data, read(data, 2, 2), 4)
+        case 105:
+            return wifi(data, 0)
+        case 127:
+            size = int.from_bytes(read(data, 2, 2).to_bytes(2, "big"), "little")
+            if size < 8:
+                raise NoRowError("malformed")
+            return wifi(data, size)
+        case 239:
+            return nflog(data)
         case _:
             raise NoRowError("link_type")
+
+
+def wifi(data: bytes, at: int) -> Found:
+    kind, control = read(data, at, 1), read(data, at, 2) & 0xFF
+    if kind not in (0x08, 0x88) or control & 0x40:
+        raise NoRowError("not_ip")
+    addresses = 4 if control & 0x03 == 0x03 else 3
+    behind = at + 6 + 6 * addresses
+    if kind == 0x88:
+        several = read(data, behind, 2) >> 8 & 0x80
+        behind += 2 + (4 if control & 0x80 else 0) + (14 if several else 0)
+    if behind > len(data):
+        raise NoRowError("cut")
+    if data[behind : behind + 6] != b"\xaa\xaa\3\0\0\0" or len(data) < behind + 8:
+        raise NoRowError("not_ip")
+    return ethertype(data, read(data, behind + 6, 2), behind + 8)
+
+
+def nflog(data: bytes) -> Found:
+    if read(data, 0, 4) >> 16 & 0xFF:
+        raise NoRowError("malformed")
+    at = 4
+    for _ in range(16):
+        field = read(data, at, 4).to_bytes(4, "big")
+        order: Literal["little", "big"] = "little" if field[3] == 0 else "big"
+        size, kind = int.from_bytes(field[:2], order), int.from_bytes(field[2:], order)
+        if size < 4:
+            raise NoRowError("malformed")
+        if kind == 9:
+            return by_nibble(data, at + 4, "malformed")
+        at += -(-size // 4) * 4
+        if at > len(data):
+            raise NoRowError("cut")
+    raise NoRowError("layers")
 
 
 def by_nibble(data: bytes, at: int, otherwise: str) -> Found:

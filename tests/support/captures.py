@@ -8,7 +8,7 @@ import lzma
 import os
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -211,7 +211,7 @@ def enhanced(order: str, frame: bytes, stamp: int, number: int = 0, wire: int | 
 
 # ---- frames, layer by layer ----
 
-LINK_TYPES = (0, 1, 9, 12, 14, 50, 51, 101, 104, 108, 113, 204, 228, 229, 276)
+LINK_TYPES = (0, 1, 9, 12, 14, 50, 51, 101, 104, 105, 108, 113, 127, 204, 228, 229, 239, 276)
 ECHO_TYPES = (0, 8, 13, 14, 15, 16, 17, 18, 128, 129)
 QUIC_VERSIONS = (0, 1, 0x6B3343CF, 0x709A50C4, 0xFF00001D, 0xFACEB002, 0x51303530, 0x54303531, 0x1A2A3A4A)
 QUIC_VERSIONS += (0xF0F0F000, 0xF0F0F1F3, 0x50435130, 0xABCD0001)
@@ -293,9 +293,9 @@ def ethernet(payload: bytes, ethertype: int = 0x0800) -> bytes:
     return bytes(range(12)) + struct.pack(">H", ethertype) + payload
 
 
-def random_frame(rng: random.Random) -> tuple[int, bytes]:
+def random_frame(rng: random.Random, links: Sequence[int] = (1, 1, *LINK_TYPES)) -> tuple[int, bytes]:
     """A link type and a plausible frame: random layers that reach every branch of the decoder."""
-    link_type = rng.choice((1, 1, *LINK_TYPES))
+    link_type = rng.choice(links)
     if link_type in (12, 14, 101, 228, 229):
         return link_type, _ip(rng, 0)[1]
     if link_type in (0, 108):
@@ -306,11 +306,43 @@ def random_frame(rng: random.Random) -> tuple[int, bytes]:
         return link_type, (b"\1" if link_type == 204 else b"") + rng.choice((b"", b"\xff\3")) + _ppp(rng, 0)
     if link_type == 51:
         return link_type, b"\x11\0\0\1\0\0" + _ppp(rng, 0)
+    if link_type == 239:
+        return link_type, _nflog(rng, _ip(rng, 0)[1])
+    if link_type in (105, 127):
+        return link_type, (_radiotap(rng) if link_type == 127 else b"") + _wifi(rng)
     ethertype, payload = _layers(rng, 0)
     kind = struct.pack(">H", ethertype)
     return link_type, {1: bytes(12) + kind, 104: b"\x0f\0" + kind, 113: bytes(14) + kind, 276: kind + bytes(18)}[
         link_type
     ] + payload
+
+
+def _radiotap(rng: random.Random) -> bytes:
+    size = rng.choice((8, 9, 24, 60))
+    return struct.pack("<BBHI", 0, 0, rng.choice((size, size, 7)), 0) + bytes(size - 8)
+
+
+def _wifi(rng: random.Random) -> bytes:
+    """A frame of IEEE 802.11; most are data."""
+    kind, control = rng.choice((0x08, 0x08, 0x88, 0x88, 0x80, 0x48)), rng.choice((1, 2, 3, 0x41, 0x81, 0x83))
+    several = kind == 0x88 and rng.randrange(4) == 0
+    ethertype, payload = _layers(rng, 0)
+    head = bytes((kind, control)) + bytes(28 if control & 3 == 3 else 22)
+    if kind == 0x88:
+        head += bytes((0x80 if several else 0, 0)) + bytes(4 if control & 0x80 else 0) + bytes(14 if several else 0)
+    snap = rng.choice((b"\xaa\xaa\3\0\0\0", b"\xaa\xaa\3\0\0\0", b"\x42\x42\3\0\0\0"))
+    return head + snap + struct.pack(">H", ethertype) + payload
+
+
+def _nflog(rng: random.Random, packet: bytes) -> bytes:
+    """Fields before the packet, in either byte order."""
+    order = rng.choice("<>")
+    fields = b""
+    for _ in range(rng.choice((0, 1, 2, 3, 15, 16))):
+        value = bytes(rng.randrange(9))
+        fields += struct.pack(order + "HH", 4 + len(value), rng.choice((1, 2, 10))) + value + bytes(-len(value) % 4)
+    body = struct.pack(order + "HH", rng.choice((4 + len(packet), 4 + len(packet), 3)) & 0xFFFF, 9) + packet
+    return b"\2" + rng.choice((b"\0", b"\0", b"\0", b"\1")) + bytes(2) + fields + body
 
 
 def damaged(rng: random.Random, frame: bytes) -> bytes:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 LINKS: Final = {
     0: "NULL", 1: "Ethernet", 9: "PPP", 12: "raw IP", 14: "raw IP", 50: "PPP in HDLC", 51: "PPPoE", 101: "raw IP",
-    104: "Cisco HDLC", 108: "LOOP", 113: "Linux cooked (SLL)", 204: "PPP with direction", 228: "IPv4", 229: "IPv6",
-    276: "Linux cooked (SLL2)",
+    104: "Cisco HDLC", 105: "802.11", 108: "LOOP", 113: "Linux cooked (SLL)", 127: "802.11 with radiotap",
+    204: "PPP with direction", 228: "IPv4", 229: "IPv6", 239: "NFLOG", 276: "Linux cooked (SLL2)",
 }  # fmt: skip
 
 

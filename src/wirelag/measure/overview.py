@@ -55,14 +55,11 @@ class Seen:
     def to_dict(self) -> dict[str, Any]:
         """Its figures; times in seconds."""
         plain: dict[str, Any] = {"file": self.file, "packets": self.packets, "slowest": self.slowest or None}
-        for name in QUANTITIES:
+        for name in ("server", "client", "response"):
             report = self.reports.get(name)
             plain[name] = report.to_json() if report is not None and report.samples else None
         plain |= {"broken": list(self.broken), "warnings": list(self.warnings)}
         return plain | {"reason": self.reason or None, "error": self.error or None, "pages": dict(self.pages)}
-
-
-QUANTITIES: Final = {"server": "to the server", "client": "to the client", "response": "response"}
 
 
 @dataclass(repr=False, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from wirelag.units import format_duration, many
@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 INDEX: Final = "index.html"
 MOST_BARS: Final = 30  # captures in the chart
 SHOWN: Final = {"p50": "0.5", "p99": "0.99"}
+QUANTITIES: Final = {"server": "to the server", "client": "to the client", "response": "response"}
 SORTED: Final = "largest p99 to the server first"
+
+
+class _Bar(NamedTuple):
+    """A line of the chart."""
+
+    key: str
+    report: Report
 
 
 def row_of(one: Seen) -> dict[str, Any]:
     """A capture as a row, with the 95% intervals of its figures."""
-    from wirelag.measure.overview import QUANTITIES
-
     row: dict[str, Any] = {"file": one.file, "packets": one.packets}
     for quantity in QUANTITIES:
         report = one.reports.get(quantity)
@@ -38,8 +44,6 @@ def row_of(one: Seen) -> dict[str, Any]:
 
 def table(result: OverviewResult) -> list[str]:
     """A line for each capture, worst first."""
-    from wirelag.measure.overview import QUANTITIES
-
     shared = _shared([one.file for one in result.captures])
     names = [one.file.removeprefix(shared) for one in result.captures]
     width = max(len("capture"), *map(len, names))
@@ -69,10 +73,8 @@ def summary(result: OverviewResult) -> str:
 
 def page(result: OverviewResult) -> str:
     """The page: the worst captures as a chart, all of them as a table with links, and what cannot be read."""
-    from wirelag.measure.result import Entry
     from wirelag.render.html.charts import bars
     from wirelag.render.html.frame import Frame, chart, coverage, document
-    from wirelag.stats.distribution import Distribution
 
     shared = _shared([one.file for one in result.captures])
     timed = [one for one in result.captures if (report := one.reports.get("server")) and report.samples]
@@ -87,7 +89,7 @@ def page(result: OverviewResult) -> str:
     figures = {}
     sections = [f'<section><p class="lead">{escape(summary(result)).capitalize()}.</p></section>']
     if shown:
-        named = [Entry("total", one.file.removeprefix(shared), one.reports["server"], Distribution()) for one in shown]
+        named = [_Bar(one.file.removeprefix(shared), one.reports["server"]) for one in shown]
         of = f"The {len(shown)} worst of {len(timed):,} captures" if len(shown) < len(timed) else "All captures"
         figures["captures"] = bars(named)
         text = f"{of}, {SORTED}: the marks are p50, p90 and p99."
@@ -97,7 +99,6 @@ def page(result: OverviewResult) -> str:
 
 
 def _captures(result: OverviewResult, shared: str) -> str:
-    from wirelag.measure.overview import QUANTITIES
     from wirelag.render.html.frame import bounds, delay, table
 
     heads = ["capture", "packets"]

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -180,7 +180,19 @@ def heat_map(x: Sequence[float], y: Sequence[float], counts: npt.NDArray[Any], w
     }  # fmt: skip
 
 
-def bars(groups: Sequence[Entry]) -> Figure:
+class Named(Protocol):
+    """A report with the name of its subject."""
+
+    @property
+    def key(self) -> str:
+        """The name."""
+
+    @property
+    def report(self) -> Report:
+        """The report."""
+
+
+def bars(groups: Sequence[Named]) -> Figure:
     """A line from p50 to p99 for each group, the slowest on top, with a mark for each quantile."""
     rows = list(range(len(groups)))
     marks = {q: [max(entry.report.quantiles[q] or 0.0, 1e-9) for entry in groups] for q in QUANTILES}
