@@ -42,6 +42,7 @@ MOST_QUEUED: Final = 64 << 20  # bytes of messages that wait for the worker, or 
 TICK_S: Final = 1.0
 PRUNE_S: Final = 600.0
 CHECK_S: Final = 86400.0
+CHECK_AGAIN_S: Final = 30.0  # if it could not be done
 RESULT_S: Final = 150e-6  # about what it takes to store a result of a class
 MOST_ASKS: Final = 1024  # asks waiting for an inbox; the oldest are dropped
 MOST_UNSAVED: Final = 100_000
@@ -189,9 +190,9 @@ class Collector:
 
     async def _check(self) -> None:
         while True:
-            await asyncio.to_thread(self.upkeep.check)
-            self._checked.set()
-            await asyncio.sleep(CHECK_S)
+            if done := await asyncio.to_thread(self.upkeep.check):
+                self._checked.set()
+            await asyncio.sleep(CHECK_S if done else CHECK_AGAIN_S)
 
     async def _follow(self, read: Callable[[], Topology]) -> None:
         following = self.following
