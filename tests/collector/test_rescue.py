@@ -2,9 +2,12 @@
 
 import asyncio
 import os
+import pickle
 import resource
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -13,12 +16,19 @@ from pathlib import Path
 import pytest
 
 from tests.collector.test_damage import COUNT, filled, found
+from tests.support.agent_messages import pair
+from tests.support.collector_process import RDA, recent
 from tests.support.waiting import until, until_soon
 from wirelag.collector import loop, upkeep
 from wirelag.collector.health import Health
 from wirelag.collector.loop import Collector
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.upkeep import Upkeep
+from wirelag.estimators.finecomb import Finecomb
+from wirelag.estimators.lda import Lda
+from wirelag.estimators.rda import Rda
+from wirelag.protocol.messages import encode
+from wirelag.protocol.results import Ends
 from wirelag.protocol.session import Rounds
 
 DAMAGE = sqlite3.DatabaseError("of a page")
@@ -135,3 +145,41 @@ def test_a_check_that_could_not_be_done_is_tried_again(tmp_path: Path, monkeypat
         await collector.close()
 
     asyncio.run(work())
+
+
+IMPORTED = """
+import pickle, sys
+from wirelag.collector.loop import Collector
+from wirelag.collector.sqlite import SqliteStore
+from wirelag.protocol.results import Ends
+from wirelag.protocol.session import Rounds
+collector = Collector(Rounds([Ends("A>B", "A", "B")]), SqliteStore(sys.argv[1]))
+collector._ask_for = lambda asks: None
+before = set(sys.modules)
+for messages in pickle.load(sys.stdin.buffer):
+    collector._take(messages)
+assert not collector.counted["internal errors"]
+print(sorted(set(sys.modules) - before))
+"""
+
+
+def test_nothing_is_imported_for_a_message(tmp_path: Path) -> None:
+    """Without file descriptors that would fail, and the message would count as a bad one."""
+    kinds: tuple[Lda | Rda | Finecomb, ...] = (Lda(64, (0,), tail=64), RDA, Finecomb())
+    sent = [[encode(one) for end in pair(recent(4, 100, 3), kind) for one in end.messages(0, 3)] for kind in kinds]
+    command = [sys.executable, "-c", IMPORTED, str(tmp_path / "store.db")]
+    done = subprocess.run(command, input=pickle.dumps(sent), capture_output=True, check=True)
+    assert done.stdout == b"[]\n"
+
+
+def test_a_message_is_not_dropped_for_what_its_collector_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the operating system: it is not acknowledged, and its agent sends it again."""
+    with closing(SqliteStore(str(tmp_path / "store.db"))) as store:
+        collector = Collector(Rounds([Ends("A>B", "A", "B")]), store)
+        message = encode(pair(recent(4, 100, 3), Lda(64, (0,), tail=64))[0].messages(0, 1)[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(collector.rounds, "take", lambda *_: os.open(tmp_path / "none", os.O_RDONLY))
+            assert collector._take([message]) is None
+        assert collector._take([message]) is not None
+        assert collector.counted["internal errors"] == 0
+        assert len(list(store.messages_since(0))) == 1
