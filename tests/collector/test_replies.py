@@ -81,6 +81,31 @@ def test_replies_that_are_not_read_take_bounded_memory(monkeypatch: pytest.Monke
     asyncio.run(work())
 
 
+def test_few_replies_are_made_at_once() -> None:
+    """Making one takes much memory, and the processor: the next is made when the first piece has left."""
+    most = now = 0
+
+    async def slow(scope: Scope, receive: Any, send: Any) -> None:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        await turns()
+        now -= 1
+        await app(scope, receive, send)
+
+    async def work() -> None:
+        guarded = Replies(slow, Counter())
+        readers = [Reader(guarded, f"192.0.2.{i}") for i in range(MOST)]
+        while not all(one.came for one in readers):
+            await asyncio.sleep(0)
+        assert most == replies.MADE
+        for one in readers:
+            one.reads.set()
+        await asyncio.gather(*(one.task for one in readers))
+
+    asyncio.run(work())
+
+
 def test_a_reply_that_is_never_read_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replies, "REPLY_S", 0.02)
 
