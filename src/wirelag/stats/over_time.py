@@ -15,8 +15,8 @@ intervals are as wide as they must be: an upper end may lie beyond the longest d
 Law of calm: a queue with 95% load stays alike for some 800 packets, and is calm for hundreds of them now and then. So n
 delays as skewed as waits count for n / (n + 800) of the returns that they show: 100 of them must show 23 returns
 instead of 2.5, 10,000 hardly more. And however steady they look, the interval is at least as long upwards as
-(120 / n)^1.5 of what lies above the floor: 1.3 times as much for 100 delays, a fifth for 300, 4% for 1,000. With fewer
-delays the interval of skewed delays is therefore too wide if they are independent (97% to 98% hold the truth of 100).
+(120 / n)^1.5 of what lies above the floor: 1.3 times as much for 100 delays, a quarter for 300, 4% for 1,000. So the
+interval of few skewed delays is too wide if they are independent.
 
 Law of errors: n delays that are alike count for fewer than n. In order of time they are put into at most 128 batches of
 the same size. Their slowest cosines tell how much the mean varies, and how slowly (slow_levels.py).
