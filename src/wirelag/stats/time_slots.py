@@ -1,7 +1,7 @@
 """Sums of delays of a leg by time: how much their mean varies over a capture.
 
-Guarantee: slots of equal length cover the time seen, 2,048 to 4,096 of them once it is longer than 4 s. Their edges are
-multiples of their length, a power of two, so that merging is exact in any order. Memory: 66 KB.
+Guarantee: slots of equal length cover the time seen, 2,048 to 4,096 of them once it is longer than 4 ms. Their edges
+are multiples of their length, a power of two, so that merging is exact in any order. Memory: 66 KB.
 """
 
 from __future__ import annotations
