@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
+from wirelag.agent.composing import encoded
 from wirelag.agent.config import Config, Measured
 from wirelag.agent.contact import contacted
 from wirelag.agent.cutting import CutPart
 from wirelag.agent.history import History
-from wirelag.agent.loop import encoded
 from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.capture.bpf_filter import compile_filter
 from wirelag.capture.host_clock import HostClock
