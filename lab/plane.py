@@ -19,7 +19,8 @@ from lab.routers import LOOK_S, Routers
 
 PORT = 8321
 TOKEN = "sesame-open-sesame"
-WIRELAG = (sys.executable, "-m", "wirelag.cli")
+PROMPT = ("chrt", "-r", "10")  # others use the machine too
+WIRELAG = (*PROMPT, sys.executable, "-m", "wirelag.cli")
 
 
 class Plane:
@@ -67,7 +68,7 @@ class Plane:
     def agent(self, router: str, settings: Path) -> Process:
         """Start a router's agent."""
         words = ["--token-file", f"{self.folder}/token", "--spool", f"{self.folder}/spool-{router}", "--status", "1s"]
-        words += ["--insecure", "--clock-error", "1us", "--ring", "2MiB"]
+        words += ["--insecure", "--clock-error", "1us", "--ring", "64MiB"]
         process = self.network.start(
             router, [*WIRELAG, "agent", str(settings), *words], self.folder / f"{router}.txt"
         )

@@ -275,9 +275,8 @@ class Agent:
             parts = [part for part in self._parts if part is not None]
             ended = len(parts) < len(self._parts)
             self._parts.clear()
-            for part in parts:
-                if part.measured.end is not None:
-                    await self._put_settled(await asyncio.to_thread(self._settling.take, part))
+            if inside := [part for part in parts if part.measured.end is not None]:
+                await self._put_settled(await asyncio.to_thread(self._settling.take, inside))
             if own := [part for part in parts if part.measured.end is None]:
                 await self._put_all([await self._message(part) for part in own])
             if ended:

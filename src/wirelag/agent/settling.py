@@ -36,30 +36,24 @@ class Settling:
         self._ends: dict[str, Ends] = {}
         self._lock = threading.Lock()
 
-    def take(self, part: CutPart) -> list[Message]:
-        """Take in what one end kept of an interval; return the results that are known by it."""
+    def take(self, parts: Iterable[CutPart]) -> list[Message]:
+        """Take in what ends of ways kept of intervals; return the results that are known by it."""
+        with self._lock:
+            return [message for part in parts for message in self._take(part)]
+
+    def _take(self, part: CutPart) -> list[Message]:
         segment, end = part.measured.segment, part.measured.end
         assert segment is not None
         assert end is not None
-        with self._lock:
-            if segment not in self._ends:
-                self._ends[segment] = Ends(segment, *SIDES)
-                self._rounds.measure(self._ends.values(), named_by_agents=False)
-            if part.measured.terms.estimator.can.second_round:
-                self._past[end].keep(part)
-            about = Message(
-                "synopsis",
-                end,
-                segment,
-                part.cut.interval,
-                part.measured.terms,
-                ONE_CLOCK,
-                part.seen,
-                (),
-                time.time_ns(),
-            )
-            now_ns = time.monotonic_ns()
-            return self._settled(self._rounds.take(composed(part, about, self._past[end]), now_ns), now_ns)
+        if segment not in self._ends:
+            self._ends[segment] = Ends(segment, *SIDES)
+            self._rounds.measure(self._ends.values(), named_by_agents=False)
+        if part.measured.terms.estimator.can.second_round:
+            self._past[end].keep(part)
+        interval, terms = part.cut.interval, part.measured.terms
+        about = Message("synopsis", end, segment, interval, terms, ONE_CLOCK, part.seen, (), time.time_ns())
+        now_ns = time.monotonic_ns()
+        return self._settled(self._rounds.take(composed(part, about, self._past[end]), now_ns), now_ns)
 
     def pass_time(self, later_ns: int = 0) -> list[Message]:
         """Settle what has waited too long for its neighbours; `later_ns`: as if so much time had passed."""
