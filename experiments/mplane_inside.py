@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from traces import arguments, show
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # the lab
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the lab
 
 import wirelag
 from lab.plane import Plane, wait
@@ -32,7 +31,7 @@ from wirelag.network.segments import Segment, parse_segment
 from wirelag.network.topology import read_topology
 from wirelag.synopses.cache import join
 
-SIX = ROOT / "tests" / "data" / "six.json"
+SIX = Path(__file__).resolve().parents[1] / "tests" / "data" / "six.json"
 ESTIMATORS = ("lda", "rda")
 PLACEMENTS, QUICK, SECONDS, TAIL_S = 20, 1, 12.0, 4.0
 Port = tuple[str, str]  # a router, and the neighbour that the port leads to

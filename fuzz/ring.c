@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
     check(copy != NULL);
     memcpy(copy, data, size);
     block = wl_block_begin(copy, (u32)size);
-    while ((step = wl_block_next(&block, &wish, &record)) != WL_RING_END) {
+    while ((step = wl_block_next(&block, &wish, &record, &port)) != WL_RING_END) {
         struct wl_decoding decoding;
         struct wl_frame frame;
 

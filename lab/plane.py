@@ -69,9 +69,7 @@ class Plane:
         """Start a router's agent."""
         words = ["--token-file", f"{self.folder}/token", "--spool", f"{self.folder}/spool-{router}", "--status", "1s"]
         words += ["--insecure", "--clock-error", "1us", "--ring", "64MiB"]
-        process = self.network.start(
-            router, [*WIRELAG, "agent", str(settings), *words], self.folder / f"{router}.txt"
-        )
+        process = self.network.start(router, [*WIRELAG, "agent", str(settings), *words], self.folder / f"{router}.txt")
         process.wait_for_line("listening at any")
         return process
 
@@ -109,9 +107,7 @@ every = "20ms"
     def ask(self, path: str) -> Any:
         """Query the collector's API."""
         with self.network.inside(self.host):
-            request = urllib.request.Request(
-                f"{self.url}/api/v1/{path}", headers={"Authorization": f"Bearer {TOKEN}"}
-            )
+            request = urllib.request.Request(f"{self.url}/api/v1/{path}", headers={"Authorization": f"Bearer {TOKEN}"})
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 return json.loads(answer.read())
 

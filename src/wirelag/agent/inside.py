@@ -79,7 +79,8 @@ class Inside:
         found = self._passages.sort(packets) if len(packets) else {}
         for way in found.keys() - self._ends.keys():
             if len(self._ends) < MOST_WAYS:
-                self._ends[way] = self._begin(way, now_ns, dropped), self._begin(way, now_ns, dropped, 1)
+                first_ns = int(packets.time_ns[0])
+                self._ends[way] = self._begin(way, first_ns, dropped), self._begin(way, first_ns, dropped, 1)
             else:
                 self.left_out[BEYOND] += len(found[way][0])
         for way, ends in self._ends.items():
@@ -115,12 +116,12 @@ class Inside:
         else:
             yield from end.cuts.take(packets[rows])
 
-    def _begin(self, way: Passage, now_ns: int, dropped: int, side: int = 0) -> _End:
+    def _begin(self, way: Passage, first_ns: int, dropped: int, side: int = 0) -> _End:
         config = self._config
         measured = Measured(segment_of(config.point, way), self._terms, None, False, end=SIDES[side])
-        unseen = Unseen.since(config.interval_ns, now_ns, dropped)
+        unseen = Unseen.since(config.interval_ns, first_ns, dropped)
         end = _End(cutter((measured,), config.interval_ns, config.grace_ns, unseen), unseen)
-        end.cuts.begin(now_ns)
+        end.cuts.begin(first_ns)
         return end
 
     def _follow(self, now_ns: int) -> None:

@@ -215,11 +215,12 @@ class Rounds:
     def _about(self, message: Message) -> Iterator[tuple[Segment, int]]:
         """The segments that a message is about, and the end of each that its point is."""
         name = message.segment
-        if name is not None and name not in self._segments and self._named:
+        inside = message.type == "crossing"
+        if name is not None and name not in self._segments and self._named and is_inside(name, message.point) == inside:
             self._name(name, message.point)
         for segment in self._segments.values() if name is None else filter(None, [self._segments.get(name)]):
             points = segment.ends.points
-            if message.point in points and (points[0] == points[1]) == (message.type == "crossing"):
+            if message.point in points and (points[0] == points[1]) == inside:
                 yield segment, points.index(message.point)
 
     def _name(self, name: str, point: str) -> None:
