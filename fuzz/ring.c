@@ -22,6 +22,7 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
     struct wl_record record;
     enum wl_ring_step step;
     u64 packets = 0;
+    u32 port;
     u8 *copy;
 
     if (size < sizeof(struct tpacket_block_desc))
