@@ -206,7 +206,7 @@ class Passages:
 def segment_of(router: str, way: Passage) -> str:
     """The name of a way through a router.
 
-    >>> segment_of("B", ("A", EDGE))
+    >>> segment_of("B", ("A", ""))
     'B[A>]'
     """
     return f"{router}[{way[0]}>{way[1]}]"
