@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.oracles.join import Packet
 from tests.support.effort import examples
 from tests.support.two_points import EPOCH_NS, SECOND_NS, batch_of
+from wirelag.agent.composing import encoded
 from wirelag.agent.config import Measured
 from wirelag.agent.cutting import LONGEST_GAP, AtPackets, ByClock, CutPart, Unseen, cutter
 from wirelag.agent.history import LATELY, MEMORY, History
-from wirelag.agent.loop import encoded
 from wirelag.capture.card_clock import apart_of
 from wirelag.capture.host_clock import HostClock, beside_card, card_clock, chrony_reading, kernel_reading, ptp_reading
 from wirelag.errors import WirelagError

@@ -63,6 +63,13 @@ class Unseen:
         self._times_ns: list[int] = [began_ns]
         self._totals: list[int] = [0]
 
+    @classmethod
+    def since(cls, interval_ns: int, began_ns: int, dropped: int) -> Unseen:
+        """From now on: the packets that were dropped before do not count."""
+        unseen = cls(interval_ns, began_ns)
+        unseen._totals = [dropped]
+        return unseen
+
     def read(self, total: int, now_ns: int) -> None:
         """Record the total dropped until now."""
         now_ns = max(now_ns, self._times_ns[-1])
@@ -122,7 +129,7 @@ class _Stream:
 
     def __init__(self, measured: Measured, unseen: Unseen, inside: KernelMeter | None = None) -> None:
         """`inside`: the meter, if it runs in the kernel."""
-        self.measured, self._share, self._inside = measured, _Share(unseen), inside
+        self.measured, self.share, self._inside = measured, _Share(unseen), inside
         delimiters = measured.terms.delimiters
         # Meters need only ids and times; classes and control packets need more.
         self._few = measured.terms.by is None and (delimiters is None or delimiters.control_port is None)
@@ -137,7 +144,7 @@ class _Stream:
     def selected(self, packets: PacketBatch) -> PacketBatch:
         """The packets of this segment; each packet must be passed once."""
         selected = self._selected(packets)
-        self._share.count(len(packets), len(selected))
+        self.share.count(len(packets), len(selected))
         return selected
 
     def _selected(self, packets: PacketBatch) -> PacketBatch:
@@ -170,7 +177,9 @@ class _Stream:
         return Cut(interval, {tag: s for tag, s in cut.synopses.items() if tag == ALL or s.packets})
 
     def _spared(self, cut: Cut) -> Cut:
-        """With the tail's sample reduced to what is sent."""
+        """With the tail's sample reduced to what is sent; inside a router both ends are here, and nothing is."""
+        if self.measured.end is not None:
+            return cut
         most = self.measured.terms.two_point.tail
         synopses = {
             tag: one if isinstance(one, Cached) else replace(one, tail=spared(one.tail, most))
@@ -182,7 +191,7 @@ class _Stream:
         """The part; if there were too many classes, the next interval starts with none."""
         grouping = self._grouping
         overflow = grouping is not None and len(grouping.keys) > grouping.most
-        seen = self._share.seen(cut.synopses[ALL].packets, cut.interval, covered_ns)
+        seen = self.share.seen(cut.synopses[ALL].packets, cut.interval, covered_ns)
         part = CutPart(self.measured, self._spared(cut), grouping.keys if grouping else {}, overflow, seen)
         if overflow:
             self._begin()
@@ -197,12 +206,12 @@ class _Interpolating:
     """
 
     def __init__(self, measured: Measured, estimator: Rli, unseen: Unseen) -> None:
-        self.measured, self._share, self._meter = measured, _Share(unseen), RliMeter(estimator)
+        self.measured, self.share, self._meter = measured, _Share(unseen), RliMeter(estimator)
 
     def selected(self, packets: PacketBatch) -> PacketBatch:
         """The packets of this segment and its references; each packet must be passed once."""
         selected = self._selected(packets)
-        self._share.count(len(packets), len(selected))
+        self.share.count(len(packets), len(selected))
         return selected
 
     def _selected(self, packets: PacketBatch) -> PacketBatch:
@@ -228,7 +237,7 @@ class _Interpolating:
     def part(self, cut: Cut, covered_ns: int) -> CutPart:
         """The part; its classes are made when it is sent."""
         flows: Flows = cut.synopses[ALL]
-        seen = self._share.seen(flows.packets, cut.interval, covered_ns)
+        seen = self.share.seen(flows.packets, cut.interval, covered_ns)
         return CutPart(self.measured, cut, {}, False, seen)
 
 
@@ -280,6 +289,11 @@ class ByClock:
             yield from self._advance(interval.start_ns // self._interval_ns)
             for stream in self._streams:
                 stream.observe(stream.selected(some))
+
+    def beside(self, packets: int) -> None:
+        """Count captured packets that are of no segment here, and are not added."""
+        for stream in self._streams:
+            stream.share.count(packets, 0)
 
     def passed(self, now_ns: int) -> Iterator[CutPart]:
         """The capture is empty, and it is `now_ns`."""
@@ -445,6 +459,11 @@ class AtPackets:
         if len(packets):
             self._latest_ns = max(self._latest_ns, int(packets.time_ns[-1]))
             yield from self.passed(self._latest_ns)
+
+    def beside(self, packets: int) -> None:
+        """Count captured packets that are of no segment here, and are not added."""
+        for segment in self._segments:
+            segment.stream.share.count(packets, 0)
 
     def passed(self, now_ns: int) -> Iterator[CutPart]:
         """It is `now_ns`."""

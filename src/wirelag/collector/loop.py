@@ -204,8 +204,8 @@ class Collector:
         while True:
             try:
                 topology = await asyncio.to_thread(read)
-                alive = await self.in_worker(self._alive)
-                change = await asyncio.to_thread(following.take, topology, alive, self.clock())  # may take long
+                alive, inside = await self.in_worker(self._alive)
+                change = await asyncio.to_thread(following.take, topology, alive, self.clock(), inside)  # may take long
                 for told in await self.in_worker(self._followed, alive, change):
                     self._send(told)
                 self.listeners.tell(change or [])
@@ -328,8 +328,9 @@ class Collector:
         self._spoke, self._left = {}, set()
         return self._kept(work)
 
-    def _alive(self) -> dict[str, int]:
-        return self.agents.following(self.steady(), self._began_ns)
+    def _alive(self) -> tuple[dict[str, int], frozenset[str]]:
+        """Agents that take an m-set, with the one they have; and those that measure inside."""
+        return self.agents.following(self.steady(), self._began_ns), self.agents.inside()
 
     def _followed(self, alive: Mapping[str, int], change: TopologyChange | None) -> list[Message]:
         """Store a change; return the messages for agents whose m-sets are outdated."""
@@ -403,7 +404,7 @@ class Collector:
             return []
         if is_late:
             found += self._again_all(before(self.store, self.rounds, message), message)
-        if (
+        if message.type != "crossing" and (
             is_late or message.terms.delimiters is not None or self.rounds.lacks_other(message)
         ):  # whatever the clock shows
             found += self._again_all(other_halves(self.store, self.rounds, message), message)
