@@ -5,6 +5,7 @@
 #include "abi.h"
 #include "pirate_auto.h"
 #include "pirate_modes.h"
+#include "protocols.h"
 
 #define PORTS 8
 #define GROUP 8 /* connections that share a line of keys; also the unconfirmed ones of a set */
@@ -22,7 +23,6 @@
 
 #define WL_ONCE __attribute__((noinline)) int /* a function that the verifier checks once */
 
-enum { IPV4 = 0x0800, IPV6 = 0x86dd, VLAN = 0x8100, VLANS = 0x88a8, TCP = 6, UDP = 17, ICMP = 1, ICMP6 = 58, FRAGMENT = 44 };
 enum method { NOTHING, BY_AUTO, BY_MODES }; /* NOTHING: balance only */
 
 struct balance_settings {

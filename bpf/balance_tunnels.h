@@ -10,7 +10,6 @@
 #include "balance_connections.h"
 
 enum { IPV4_BYTES = 20, IPV6_BYTES = 40, UDP_BYTES = 8, ICMP_BYTES = 8 };
-enum { IPV4_IN = 4, IPV6_IN = 41 };                             /* numbers of protocols */
 enum { TTL = 64, QUOTED = 68, QUOTED6 = 1232, EACH_SUM = 512 }; /* QUOTED: the longest header and 8 bytes; 6: up to 1,280 in all */
 enum { TOLD_MOST = 64 };                                        /* senders that are told, in each unit of the pace */
 

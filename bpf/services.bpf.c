@@ -2,7 +2,8 @@
  *
  * Law: a packet reaches at most one balancer, as it came. What belongs to no service passes. Whatever has no port to go by
  * (fragments, damaged packets) goes to the first service with that address, which counts it and lets it pass. */
-#include "balance_maps.h"
+#include "abi.h"
+#include "protocols.h"
 
 #define MOST_SERVICES 32
 #define MOST_SERVED 1024 /* addresses and ports; at most 10 of each service */

@@ -287,7 +287,8 @@ int main(int count, char **arguments)
         {NULL},
     };
     struct rlimit files;
-    struct sockaddr_in here = {.sin_family = AF_INET};
+    struct sockaddr_storage here;
+    socklen_t here_bytes;
     int one = 1, listener;
 
     read_settings(count, arguments, settings);
@@ -308,12 +309,10 @@ int main(int count, char **arguments)
     connections = memset(grow(NULL, files.rlim_cur * sizeof *connections), 0, files.rlim_cur * sizeof *connections);
     memset(body, 'x', sizeof body);
 
-    listener = check(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), "socket");
+    here_bytes = address_of(address, port, &here);
+    listener = check(socket(here.ss_family, SOCK_STREAM | SOCK_NONBLOCK, 0), "socket");
     check(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), "SO_REUSEADDR");
-    here.sin_port = htons(port);
-    if (inet_pton(AF_INET, address, &here.sin_addr) != 1)
-        fail("not an address: %s", address);
-    check(bind(listener, (struct sockaddr *)&here, sizeof here), "bind");
+    check(bind(listener, (struct sockaddr *)&here, here_bytes), "bind");
     check(listen(listener, 4096), "listen");
     poll_fd = check(epoll_create1(0), "epoll_create1");
     check(epoll_ctl(poll_fd, EPOLL_CTL_ADD, listener, &(struct epoll_event){.events = EPOLLIN, .data.fd = listener}), "epoll_ctl");

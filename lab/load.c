@@ -18,12 +18,13 @@
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define WAITING 1024 /* requests of a connection that wait for their response; a power of two */
+#define WAITING 8192 /* requests of a connection that wait for their response; a power of two */
 #define HEAD_BYTES 1024
 #define REQUEST_BYTES (1 << 20)
 #define MOST_IN_FLIGHT 254
@@ -48,19 +49,19 @@ struct connection {
     u16 port;
     u32 room; /* requests that it may send now */
     u64 asked, answered;
-    struct entry waiting[WAITING];
     u32 round, objects;      /* objects of this page not yet requested */
     int is_page;             /* the page itself is in flight */
     s64 free_ns;             /* paced: when the next request may be sent */
     s64 opened_ns, until_ns; /* until_ns: the end of its lifetime; 0: none */
-    s64 due_ns[WAITING];     /* taking turns: when requests should have been sent; a connection may not be there yet */
-    u64 due;
-    int replaced; /* taking turns: it ends with its last response */
+    u64 due;                 /* taking turns: requests that should have been sent */
+    int replaced;            /* taking turns: it ends with its last response */
     u16 server;
     char head[HEAD_BYTES];
     u32 head_bytes;
     s64 body; /* bytes of the response to come; -1: its head is incomplete */
     u32 unacknowledged;
+    struct entry waiting[WAITING]; /* from here on nothing is cleared */
+    s64 due_ns[WAITING];           /* taking turns: when requests should have been sent; the connection may not be there yet */
 };
 
 static struct distribution response = {'c', {500}}, request, objects = {'u', {1, 20}}, think = {'c', {0}}, lifetime, ack;
@@ -107,20 +108,19 @@ static void after(struct connection *c, s64 wait_ns, u32 room)
 
 static void open_connection(struct connection *c)
 {
-    struct sockaddr_in there = {.sin_family = AF_INET, .sin_port = htons(port)};
+    struct sockaddr_storage there;
+    socklen_t there_bytes = address_of(address, port, &there);
     int one = 1, bytes = 8 << 20;
 
-    memset(c, 0, sizeof *c);
+    memset(c, 0, offsetof(struct connection, waiting));
     c->body = -1;
     c->opened_ns = now_ns();
     c->until_ns = lifetime.kind ? c->opened_ns + (s64)(draw(&lifetime, &numbers) * MICROSECOND) : 0;
-    if (inet_pton(AF_INET, address, &there.sin_addr) != 1)
-        fail("not an address: %s", address);
-    c->fd = check(socket(AF_INET, (is_udp ? SOCK_DGRAM : SOCK_STREAM) | SOCK_NONBLOCK, 0), "socket");
+    c->fd = check(socket(there.ss_family, (is_udp ? SOCK_DGRAM : SOCK_STREAM) | SOCK_NONBLOCK, 0), "socket");
     setsockopt(c->fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes);
     if (!is_udp)
         check(setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one), "TCP_NODELAY");
-    if (connect(c->fd, (struct sockaddr *)&there, sizeof there) && errno != EINPROGRESS)
+    if (connect(c->fd, (struct sockaddr *)&there, there_bytes) && errno != EINPROGRESS)
         fail("connect: %s", strerror(errno));
     check(epoll_ctl(poll_fd, EPOLL_CTL_ADD, c->fd, &(struct epoll_event){.events = EPOLLOUT, .data.u32 = c - connections}),
         "epoll_ctl");
@@ -221,7 +221,10 @@ static void ask(struct connection *c)
 
     c->asked++;
     asked_count++;
-    *e = (struct entry){.asked_ns = takes_turns ? c->due_ns[(c->asked - 1) & (WAITING - 1)] : now_ns(), .round = c->round, .port = c->port, .in_flight = c->asked - c->answered};
+    *e = (struct entry){.asked_ns = takes_turns ? c->due_ns[(c->asked - 1) & (WAITING - 1)] : now_ns(),
+        .round = c->round,
+        .port = c->port,
+        .in_flight = c->asked - c->answered};
     if (send(c->fd, text, bytes, MSG_NOSIGNAL) != (ssize_t)bytes) {
         give_up(c, "send: a request did not fit: %s", strerror(errno));
         return;
@@ -259,7 +262,7 @@ static void acknowledge(struct connection *c)
 /* Connected: send the first requests. */
 static void begin(struct connection *c)
 {
-    struct sockaddr_in here;
+    struct sockaddr_storage here; /* the port has the same place in both versions */
     socklen_t size = sizeof here;
     int error = 0;
     socklen_t error_size = sizeof error;
@@ -270,7 +273,7 @@ static void begin(struct connection *c)
         return;
     }
     check(getsockname(c->fd, (struct sockaddr *)&here, &size), "getsockname");
-    c->port = ntohs(here.sin_port);
+    c->port = ntohs(((struct sockaddr_in *)&here)->sin_port);
     check(epoll_ctl(poll_fd, EPOLL_CTL_MOD, c->fd, &(struct epoll_event){.events = EPOLLIN, .data.u32 = c - connections}),
         "epoll_ctl");
     c->is_page = *pattern == 'p';
@@ -576,10 +579,11 @@ int main(int count, char **arguments)
     if (in_flight < 1 || in_flight > MOST_IN_FLIGHT || post < 0 || post > REQUEST_BYTES / 4 || seconds > 3600)
         fail("out of range: in-flight, post or seconds");
     takes_turns = is_open && lifetime.kind;
-    if ((each || lifetime.kind || patience_us) && ((is_open && (!takes_turns || each || patience_us || is_udp)) ||
-                                                      (!is_open && in_flight > 1 && think_share > 0)))
-        fail("each, lifetime-us and patience-us go with neither an open loop (but lifetime-us with TCP) nor think time with several "
-             "in flight");
+    if ((each || lifetime.kind || patience_us) &&
+        ((is_open && (!takes_turns || each || patience_us || is_udp)) || (!is_open && in_flight > 1 && think_share > 0)))
+        fail(
+            "each, lifetime-us and patience-us go with neither an open loop (but lifetime-us with TCP) nor think time with several "
+            "in flight");
     numbers.at = seed;
     wake_punctually();
     signal(SIGPIPE, SIG_IGN);
@@ -591,7 +595,8 @@ int main(int count, char **arguments)
     offset = realtime_offset();
     connections = grow(NULL, connection_count * (takes_turns ? AT_ONCE : 1) * sizeof *connections);
     if (takes_turns) {
-        memset(connections, 0, connection_count * AT_ONCE * sizeof *connections);
+        for (s64 i = 0; i < connection_count * AT_ONCE; i++)
+            connections[i].fd = 0;
         current = grow(NULL, connection_count * sizeof *current);
     }
     for (s64 i = 0; i < connection_count; i++) {
