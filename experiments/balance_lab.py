@@ -8,7 +8,7 @@ controller. p99 is over all requests, including those of connections pinned to a
     python experiments/balance_lab.py --in-flight 1 4 16 [--runs N] [--seconds S]      by method
     python experiments/balance_lab.py --loops 1 4 16 [--runs N] [--seconds S]      closed and open loops, W in flight
 
-In an open loop clients ask at random times, whatever the answers do: W in flight are then the mean while all servers are
+In an open loop clients ask at random times, whatever the answers do: W in flight is then the mean while all servers are
 well. Latencies count from the time at which a request was due. A server has four times the workers there, since with 48
 one that is slowed five times cannot do its share of the requests, and its queue would only grow.
     python experiments/balance_lab.py --deaths [--runs N]      how long a dead server gets connections: 3 minutes
