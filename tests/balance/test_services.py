@@ -152,6 +152,13 @@ def test_a_dry_run_has_a_line_for_each_service(file: Path) -> None:
     assert all(line["backends"][0]["name"] == {"web": "web1", "names": "web3"}[line["service"]] for line in lines)
     assert sum(back["requests"] for line in lines if line["service"] == "web" for back in line["backends"]) > 100
     assert not any(back["packets"] for line in lines if line["service"] == "names" for back in line["backends"])
+    assert "tunnels" not in done.stderr
+
+
+def test_a_dry_run_says_that_it_does_not_look_into_tunnels(file: Path) -> None:
+    file.write_text(TWO.replace('{name = "web2"', '{via = "ipip", name = "web2"'), encoding="utf-8")
+    done = wirelag("balance", "--config", file, "--dry-run", "--for", "1s", "--speed", "max", "-r", CAPTURE)
+    assert "web: packets in tunnels are not looked into: nothing will be known of web2" in done.stderr
 
 
 def test_metrics_have_the_service(tmp_path: Path) -> None:

@@ -178,6 +178,8 @@ class Run:
             for config in self._configs:
                 health = applier = None
                 say = self._tell_of(config)
+                if unseen := [one.name for one in config.backends if one.via != "l2"]:
+                    say(f"packets in tunnels are not looked into: nothing will be known of {', '.join(unseen)}")
                 if command is not None:
                     if not read:
                         health = Health(config, say)
