@@ -21,7 +21,7 @@ from tests.support.command import WIRELAG, wirelag
 from tests.support.experiment_tables import tables_of
 from tests.support.in_lab import IN_LAB
 from tests.support.waiting import PATIENCE_S, until
-from wirelag.ebpf.balance import open_balancer
+from wirelag.ebpf.balance import open_balancer, remove_balancer
 from wirelag.ebpf.balance_maps import Balancer
 from wirelag.ebpf.bpf import ARRAY, MAPPABLE, Link, Map, info
 from wirelag.ebpf.service import Backend, Service, Way
@@ -149,6 +149,15 @@ def test_pins_of_another_version_are_kept_and_can_be_removed(place: Site, name: 
         assert said in wirelag("balance", "--config", place.config, "--remove").stderr
         assert not place.pins.exists()
     until(lambda: "xdp" not in place.network.run("point", "ip", "-d", "link", "show", "other"), "the program detached")
+
+
+def test_pins_in_the_folder_itself_are_of_another_version(place: Site) -> None:
+    opened(place).close(leave=True)
+    Map.create("settings", ARRAY, 4, 128, 1, MAPPABLE).pin(place.pins / "settings")  # as versions before services did
+    with pytest.raises(WirelagError, match="is of another version of wirelag; --remove ends that one"):
+        opened(place)
+    assert remove_balancer(str(place.pins))
+    assert not place.pins.exists()
 
 
 def test_a_dead_backend_does_not_stop_the_others(place: Site) -> None:
