@@ -53,7 +53,7 @@ METHODS: dict[str, dict[str, Any] | None] = {"equal": EQUAL, "auto": {"method": 
 TOGETHER = 96  # requests in flight, of all connections
 FEWEST = 8  # connections
 MEAN_S = 0.02  # of the service times
-OPEN_WORKERS, OPEN_TOGETHER, OPEN_FEWEST = 4 * WORKERS, 48, 4  # clients that do not wait keep this machine busier
+OPEN_WORKERS = 4 * WORKERS
 LOOPS: dict[str, dict[str, Any] | None] = {"equal": EQUAL, "aware": None}
 
 Act = Callable[[Site], None]
@@ -223,7 +223,6 @@ def by_loop(windows: Sequence[int], runs: int, seconds: float) -> None:
             connections = max(FEWEST, TOGETHER // window)
             load = Load(lifetime=LIFETIME, in_flight=window)
             if loop == "open":
-                connections = max(OPEN_FEWEST, OPEN_TOGETHER // window)
                 load = Load(pattern="open", lifetime=LIFETIME, rate=window / MEAN_S)
             ill = tail(connections, runs, seconds, kinds=LOOPS, load=load, workers=workers)
             well = tail(connections, runs, seconds / 2, ill=False, kinds=LOOPS, load=load, workers=workers)

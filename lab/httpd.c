@@ -20,7 +20,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define QUEUE 256 /* requests of a connection that wait for their response; a power of two */
+#define QUEUE 4096 /* requests of a connection that wait for their response; a power of two */
 #define HEAD_BYTES 4096
 #define BODY_BYTES 65536
 #define MOST_WORKERS 256
@@ -226,7 +226,7 @@ static void welcome(int listener)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         if (pace_mbit)
             check(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate), "SO_MAX_PACING_RATE");
-        connections[fd] = memset(grow(NULL, sizeof **connections), 0, sizeof **connections);
+        connections[fd] = calloc(1, sizeof **connections);
         connections[fd]->fd = fd;
         check(epoll_ctl(poll_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN, .data.fd = fd}), "epoll_ctl");
     }

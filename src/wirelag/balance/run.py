@@ -113,13 +113,14 @@ class Run:
 
                 Exporter(self._prometheus, lambda: ()).close()
             kernel = _open(self._configs)
+            carries = any(one.table() is not None for one in kernel.services)
             try:
                 loops = [
                     Balancer(config, dataplane, self._ways(config), self._tell_of(config))
                     for config, dataplane in zip(self._configs, kernel.services, strict=True)
                 ]
             except WirelagError:  # leave nothing behind that carried no packets
-                kernel.close(leave=any(one.table() is not None for one in kernel.services))
+                kernel.close(leave=carries)
                 raise
             stack.callback(kernel.close, leave=True)
             # What is open is enough from here on. The file is read again on SIGHUP.
