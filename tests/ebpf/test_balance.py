@@ -61,7 +61,7 @@ def test_only_packets_to_the_service_are_touched(run: Run) -> None:
     assert [run.send(one) for one in others] == ["pass"] * len(others)
     for body in (
         b"\x08\x06" + bytes(28),
-        b"\x81\x00\x00\x05" + packet.frame()[12:],
+        3 * b"\x81\x00\x00\x05" + packet.frame()[12:],  # more tags than two
         ip(CLIENT, VIP, 1, b"\x08\0" + bytes(30)),
     ):
         frame = OWN + ROUTER + body
