@@ -51,11 +51,7 @@ class ForwardingTable:
 
     def interfaces(self, to: Address) -> frozenset[int]:
         """The interfaces by which packets to this address may leave, by number; none if they do not leave."""
-        address = to.packed
-        family = socket.AF_INET if to.version == 4 else socket.AF_INET6
-        about = struct.pack("=BBBBBBBBI", family, to.max_prefixlen, 0, 0, 0, 0, 0, 0, _ENTRY)
-        body = about + struct.pack("=HH", 4 + len(address), _TO) + address
-        self._asking.send(struct.pack("=IHHII", 16 + len(body), _GET_ROUTE, _REQUEST, 1, 0) + body)
+        self._asking.send(question(to, _ENTRY))
         kind, said = next(messages(self._asking.recv(1 << 16)))
         if kind != _NEW_ROUTE or said[7] != _UNICAST:
             return frozenset()
@@ -81,6 +77,14 @@ class ForwardingTable:
         """Ask no more."""
         self._asking.close()
         self._news.close()
+
+
+def question(to: Address, flags: int = 0) -> bytes:
+    """The message that asks for the route to an address."""
+    family = socket.AF_INET if to.version == 4 else socket.AF_INET6
+    about = struct.pack("=BBBBBBBBI", family, to.max_prefixlen, 0, 0, 0, 0, 0, 0, flags)
+    body = about + struct.pack("=HH", 4 + len(to.packed), _TO) + to.packed
+    return struct.pack("=IHHII", 16 + len(body), _GET_ROUTE, _REQUEST, 1, 0) + body
 
 
 def _next_hops(data: bytes) -> list[int]:
