@@ -23,7 +23,7 @@ from wirelag import __version__
 from wirelag.agent.config import Config
 from wirelag.agent.cutting import CutPart
 from wirelag.agent.history import History
-from wirelag.agent.in_kernel import KernelMeter, open_kernel
+from wirelag.agent.in_kernel import KernelMeters, open_kernel
 from wirelag.agent.keeping_up import KeepingUp, Load
 from wirelag.agent.msets import FOREVER_NS, Cutters, MSet, m_set_of
 from wirelag.agent.references import Emitter, sink
@@ -97,7 +97,7 @@ class Agent:
         self._notices = Notices(put=tell)
         self.intervals = self.packets = self.unseen = self.lost_parts = self.clock_steps = 0
         self._sinks: list[socket.socket] = sink() if config.receive_references else []
-        self._inside: KernelMeter | None = None
+        self._inside: KernelMeters | None = None
         self._card = self._card_clock()
         self._source = self._open()
         self._clock = HostClock(config.clock_error_ns, self._card)

@@ -14,7 +14,7 @@ from typing import Final
 
 from wirelag.agent.config import Config, Measured, Reference
 from wirelag.agent.cutting import AtPackets, ByClock, CutPart, Unseen, cutter
-from wirelag.agent.in_kernel import KernelMeter
+from wirelag.agent.in_kernel import KernelMeters
 from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import PacketBatch
@@ -74,8 +74,8 @@ class _Cutting:
 class Cutters:
     """Packets into parts, for everything measured now. All methods but `turn` are called by one thread."""
 
-    def __init__(self, config: Config, began_ns: int, live: bool, inside: KernelMeter | None = None) -> None:
-        """`live`: packets may be dropped, and the clock is the host's. `inside`: the meter, if the kernel measures."""
+    def __init__(self, config: Config, began_ns: int, live: bool, inside: KernelMeters | None = None) -> None:
+        """`live`: packets may be dropped, and the clock is the host's. `inside`: the meters, if the kernel measures."""
         self._config, self._live, self._inside = config, live, inside
         self._told: queue.SimpleQueue[MSet] = queue.SimpleQueue()
         self._own: list[_Cutting] = []

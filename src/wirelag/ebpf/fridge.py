@@ -12,7 +12,8 @@ import numpy as np
 
 from wirelag import _kernels
 from wirelag.capture.live import LiveStatistics
-from wirelag.ebpf.hooks import Direction, Hooks, counters_of, decoding
+from wirelag.ebpf.hooks import Direction, decoding
+from wirelag.ebpf.turns import Turns, counters_of
 from wirelag.estimators.fridge import Fridge
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
@@ -44,12 +45,12 @@ class KernelFridge:
     ) -> None:
         self.fridges = estimator.first()
         kernel = estimator.kernel(self.fridges, estimator.seed)
-        self.hooks = Hooks(
+        self.hooks = Turns(
             "fridge",
             interface,
             counters=COUNTERS,
+            slots=sum(self.fridges.slots),
             sizes={
-                "slots": sum(self.fridges.slots),
                 "bins": 2 * len(LEGS) * BINS,
                 "crowds": 2 * len(LEGS) * CROWDS * COARSE_BINS,
             },
