@@ -11,11 +11,11 @@
 #include "cache.h"
 #include "lda.h"
 
-#define WL_ZEROS 64   /* a power of two, for the verifier; no coin with more leading zeros ever comes */
-#define WL_OWNER 56   /* the place of the segment in an owner */
-#define WL_WORDS 6    /* of a class: what tells it apart, and its name */
+#define WL_ZEROS 64                       /* a power of two, for the verifier; no coin with more leading zeros ever comes */
+#define WL_OWNER 56                       /* the place of the segment in an owner */
+#define WL_WORDS 6                        /* of a class: what tells it apart, and its name */
 #define WL_ONCE __attribute__((noinline)) /* a function that the verifier checks once, for all callers */
-#define WL_REMAINDER 1ull /* the hash of the class of all that have none of their own */
+#define WL_REMAINDER 1ull                 /* the hash of the class of all that have none of their own */
 
 const volatile struct wl_lda lda;
 const volatile u64 tail_key;

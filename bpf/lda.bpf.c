@@ -26,7 +26,8 @@ WL_INLINE int wl_travels(const struct wl_segment *segment, const struct wl_row *
            (row->dst_low & segment->destination_net[3]) == segment->destination_net[1];
 }
 
-/* Whether a segment takes a packet: of its direction and, if it is measured by references only, one of these or a control packet. */
+/* Whether a segment takes a packet: of its direction and, if it is measured by references only, one of these or a control packet.
+ */
 WL_INLINE int wl_wanted(const struct wl_segment *segment, const struct wl_row *row)
 {
     if (!segment->active || !wl_travels(segment, row))
@@ -36,7 +37,7 @@ WL_INLINE int wl_wanted(const struct wl_segment *segment, const struct wl_row *r
 }
 
 WL_INLINE void wl_count_class(struct wl_lda_cpu *counted, const struct wl_passing *p, struct wl_segment *segment,
-                              struct wl_mine *mine, u64 owner, u64 piece, s64 bucket, u64 coin)
+    struct wl_mine *mine, u64 owner, u64 piece, s64 bucket, u64 coin)
 {
     struct wl_words words = {0};
     u64 hash = wl_class_words(&p->row, &words), *last;

@@ -12,9 +12,9 @@
 #include "turn.h"
 
 #define WL_SEGMENTS 64
-#define WL_RECENT 64  /* markers of the last half interval whose coins rise: among a million there are 14 on average */
-#define WL_OPENED 64  /* cuts that user space may have left to read */
-#define WL_COPIES 8   /* control packets remembered to recognise copies */
+#define WL_RECENT 64 /* markers of the last half interval whose coins rise: among a million there are 14 on average */
+#define WL_OPENED 64 /* cuts that user space may have left to read */
+#define WL_COPIES 8  /* control packets remembered to recognise copies */
 #define WL_CONTROL (1ull << 63)
 #define WL_CONTROL_FIRST 0x57
 #define WL_CONTROL_MAGIC 0x4C414701ull

@@ -1,10 +1,10 @@
 """LDA in the kernel: cut at packets, beside by the clock, beside the same outside the kernel, on the same packets.
 
-Two hosts, and a wire that delays by 2 ms with jitter, so that packets overtake each other; without loss and with 1%. All
-agents of a run see the same datagrams, and tcpdump sees them beside the agents: its captures, joined, are the truth.
-Errors are of every interval. An interface runs one program, so the kernel is cut at packets, at control packets and by
-the clock in three runs. `bare` agents sample one packet for the tail: then nothing reveals a row with the right count
-but wrong packets, as in the paper. Needs root.
+Two hosts, and a wire that delays by 2 ms with jitter, so that packets overtake each other; without loss and with 1%.
+All agents of a run see the same datagrams, and tcpdump sees them beside the agents: its captures, joined, are the
+truth. Errors are of every interval. An interface runs one program, so the kernel is cut at packets, at control packets
+and by the clock in three runs. `bare` agents sample one packet for the tail: then nothing reveals a row with the right
+count but wrong packets, as in the paper. Needs root.
 """
 
 import os

@@ -19,9 +19,10 @@ from wirelag.packets.intervals import Interval
 TURN: Final = [("start_ns", "u8"), ("side", "u4"), ("refused", "u4"), ("name", "u8", 2), ("missed", "u8")]
 
 
-def counters_of(side: list[tuple[Any, ...]]) -> np.dtype[Any]:
-    """The counters of a CPU; `side` are a method's counters on each side of its interval."""
-    return np.dtype([*TURN, ("at", np.dtype(side), 2), ("skipped", "u8", len(REASONS)), ("failed", "u8")])
+def counters_of(side: list[tuple[Any, ...]], more: tuple[str, ...] = ()) -> np.dtype[Any]:
+    """The counters of a CPU; `side` are a method's counters on each side of its interval, `more` those beside them."""
+    both = [*TURN, ("at", np.dtype(side), 2), ("skipped", "u8", len(REASONS)), ("failed", "u8")]
+    return np.dtype([*both, *((name, "u8") for name in more)])
 
 
 class Turns(Hooks):
@@ -34,21 +35,21 @@ class Turns(Hooks):
         *,
         counters: np.dtype[Any],
         sizes: Mapping[str, int],
-        slots: int,
+        shared: Mapping[str, int],
         constants: Mapping[str, int | bytes],
         interval_ns: int,
         direction: Direction = "both",
         then: str | None = None,
         replayed: bool | None = None,
     ) -> None:
-        """`sizes` are per CPU; all share the `slots`."""
+        """`sizes` are per CPU; maps that are `shared` have no sides."""
         self._sided = tuple(sizes)
         self._given_up = 0  # packets counted in intervals that can no longer be fetched
         super().__init__(
             stem,
             interface,
             counters=counters,
-            sizes={"slots": slots} | {name: size * cpus() for name, size in sizes.items()},
+            sizes={**shared, **{name: size * cpus() for name, size in sizes.items()}},
             constants=constants,
             interval_ns=interval_ns,
             direction=direction,
