@@ -136,6 +136,7 @@ CUTS = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(
     ("ways", "by"),
@@ -152,3 +153,31 @@ def test_the_kernel_cuts_where_the_meter_does(
     expected = outside(measured, sent, tmp_path)
     assert_same(found, expected, measured)
     assert len(of_segment(expected, "A>0")) > 3
+
+
+def scanned(intervals: int) -> list[Sent]:
+    """Each interval, hundreds of sources send one packet each, and a customer 46 after the first of them."""
+    found, number = [], 0
+    for i in range(intervals):
+        for place in range(240):
+            number += 1
+            time_ns = 1_700_000_100 * 10**9 + i * LENGTH_NS + place * LENGTH_NS // 240
+            customer = place >= 100 and place % 3 == 0
+            source = (10, 1, 1, 1) if customer else (172, 16 + number % 16, number // 16 % 256, 1)
+            found.append((time_ns, udp(5000, 6000, number.to_bytes(8, "big"), src=bytes(source))))
+    return found
+
+
+@pytest.mark.parametrize("where", ["kernel", "outside"])
+def test_a_scan_does_not_hide_a_customer(where: str, tmp_path: Path) -> None:
+    measured = segments(None, (None,), "prefix/24/48/8")
+    sent = scanned(6)
+    parts = inside(measured, sent, 5) if where == "kernel" else outside(measured, sent, tmp_path)
+    assert len(parts) == 6
+    found = [by_name(part) for part in parts]
+    customer = "10.1.1.0/24 > 10.9.9.0/24"
+    assert customer not in found[0]  # the first seen have all places
+    assert [part.overflow for part in parts] == [True] * 6
+    assert [one[customer].packets for one in found[4:]] == [46, 46]
+    for one in found:
+        assert sum(s.packets for key, s in one.items() if key is not None) == one[None].packets == 240

@@ -181,6 +181,8 @@ class Config:
     @property
     def memory_bytes(self) -> int:
         """The memory limit of the open interval's meters, the interval being sent, and past ones."""
+        if self.in_kernel:
+            return in_kernel.memory_bytes(self)
         each = sum(m.terms.estimator.bytes * (2 if m.terms.by else 1) for m in self.measured)
         if self.m_set is not None:
             each += MOST_SEGMENTS * self.terms.estimator.bytes

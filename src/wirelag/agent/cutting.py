@@ -24,6 +24,7 @@ from wirelag.agent.edges import Closed, Edges
 from wirelag.agent.in_kernel import KernelMeter, KernelMeters
 from wirelag.estimators.rli import Rli, RliMeter
 from wirelag.packets.batch import Kind, PacketBatch
+from wirelag.packets.grouping import OTHER
 from wirelag.packets.intervals import Interval, split, split_at_delimiters
 from wirelag.packets.stamp import PORT
 from wirelag.protocol.messages import Seen
@@ -127,12 +128,11 @@ class _Stream:
         delimiters = measured.terms.delimiters
         # Meters need only ids and times; classes and control packets need more.
         self._few = measured.terms.by is None and (delimiters is None or delimiters.control_port is None)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._grouping = self.measured.grouping()
-        self.meter: ClassMeter | KernelMeter = self._inside or ClassMeter(
-            self.measured.terms.two_point, "upstream", self._grouping
+        self._grouping = measured.grouping()
+        if self._grouping is not None:
+            self._grouping.watch_others()
+        self.meter: ClassMeter | KernelMeter = inside or ClassMeter(
+            measured.terms.two_point, "upstream", self._grouping
         )
 
     def added(self, first: Any, second: Any) -> Any:
@@ -170,8 +170,9 @@ class _Stream:
             self.meter.observe(packets)
 
     def cut(self, interval: Interval) -> Cut:
-        """The cut of an interval, without empty classes."""
+        """The cut of an interval, without empty classes; if not all had room, the largest have it from now on."""
         cut = self.meter.cut(interval)
+        self.meter.revise(cut)
         return replace(cut, synopses={tag: s for tag, s in cut.synopses.items() if tag == ALL or s.packets})
 
     def close(self) -> None:
@@ -189,17 +190,13 @@ class _Stream:
         return replace(cut, synopses=synopses)
 
     def part(self, cut: Cut, covered_ns: int) -> CutPart:
-        """The part; if there were too many classes, the next interval starts with none."""
+        """The part, with the names of its classes."""
         if self._inside is not None:
             seen = Seen(cut.synopses[ALL].packets, self._inside.unseen(), covered_ns)
-            return CutPart(self.measured, self._spared(cut), *self._inside.classes(cut), seen)
-        grouping = self._grouping
-        overflow = grouping is not None and len(grouping.keys) > grouping.most
+            return CutPart(self.measured, self._spared(cut), self._inside.keys(cut), OTHER in cut.synopses, seen)
+        keys = self._grouping.keys if self._grouping is not None else {}
         seen = self._share.seen(cut.synopses[ALL].packets, cut.interval, covered_ns)
-        part = CutPart(self.measured, self._spared(cut), grouping.keys if grouping else {}, overflow, seen)
-        if overflow:
-            self._begin()
-        return part
+        return CutPart(self.measured, self._spared(cut), keys, OTHER in cut.synopses, seen)
 
 
 class _Interpolating:

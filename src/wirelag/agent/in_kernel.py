@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wirelag.agent.edges import Closed, Edges
 from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.estimators.catalogue import between_points
+from wirelag.estimators.lda import Lda
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
@@ -99,20 +100,20 @@ class KernelMeter:
         cut = Cut(Interval(piece.first_ns, piece.latest_ns + 1), piece.synopses, piece.known)
         self._held = cut if self._held is None else self._held.joined(cut, self.added)
 
+    def revise(self, cut: Cut) -> None:
+        """Do nothing: which classes are measured next is decided when a part is complete."""
+
     def unseen(self) -> int:
         """Packets that were not counted since the last call."""
         before, self._told = self._told, self._inside.missed
         return self._told - before
 
-    def classes(self, cut: Cut) -> tuple[Mapping[int, str], bool]:
-        """The names of a cut's classes, and whether there were more than allowed; then others may be counted."""
-        classes = self._inside.classes
-        if classes is None:
-            return {}, False
-        keys, overflow = {tag: classes.keys[tag] for tag in cut.synopses if tag != ALL}, classes.overflow
-        if overflow:
-            self._inside.revise()
-        return keys, overflow
+    def keys(self, cut: Cut) -> Mapping[int, str]:
+        """The names of the classes of a cut that is complete; if some had no room, the largest get it."""
+        if self._inside.classes is None:
+            return {}
+        self._inside.revise()
+        return {tag: self._inside.classes.keys[tag] for tag in cut.synopses if tag != ALL}
 
     def close(self) -> None:
         """Measure it no longer."""
@@ -133,6 +134,23 @@ class KernelMeters:
         return KernelMeter(segment, self._inside.estimator, self._inside.delimiters is not None)
 
 
+def _room(config: Config) -> int:
+    """How many segments there may be at once."""
+    return min(MOST_SEGMENTS, len(config.measured) + (MOST_SEGMENTS if config.m_set is not None else 0))
+
+
+def memory_bytes(config: Config) -> int:
+    """The memory of all CPUs."""
+    from wirelag.agent.config import grouping_of
+    from wirelag.ebpf.bpf import cpus
+    from wirelag.ebpf.lda import bytes_for
+
+    terms, grouping = config.terms, grouping_of(config.terms.by)
+    classes = grouping.most + 1 if grouping is not None else 0
+    assert isinstance(terms.estimator, Lda)
+    return cpus() * bytes_for(terms.estimator, _room(config), terms.delimiters is not None, classes)
+
+
 def open_kernel(config: Config, tell: Callable[[str], None]) -> tuple[KernelSource, KernelMeters] | None:
     """Attach. On failure report why and return None; raise if another program must run after wirelag's."""
     from wirelag.agent.config import grouping_of
@@ -140,7 +158,7 @@ def open_kernel(config: Config, tell: Callable[[str], None]) -> tuple[KernelSour
     from wirelag.ebpf.source import KernelSource
 
     assert config.interface is not None
-    terms, room = config.terms, len(config.measured) + (MOST_SEGMENTS if config.m_set is not None else 0)
+    terms = config.terms
     try:
         inside = _program(terms.estimator.name)(
             terms.estimator,
@@ -150,7 +168,7 @@ def open_kernel(config: Config, tell: Callable[[str], None]) -> tuple[KernelSour
             tunnels=config.tunnels,
             delimiters=terms.delimiters,
             grouping=grouping_of(terms.by),
-            room=min(room, MOST_SEGMENTS),
+            room=_room(config),
             then=config.then,
         )
     except UnavailableError as error:

@@ -1,9 +1,10 @@
 """Classes of LDA in the kernel (bpf/classes.h): their names, and the list of those that have cells of their own.
 
 Law: the first `most` classes that come are known, as in packets/grouping.py. Once more have come, a newer list holds
-those with the most packets, from a later piece on: classes that were known are counted exactly, the others in a table
-of fixed size where the one with the fewest packets of a row makes place (Space-Saving). A class with more packets than
-its row's share is in it, however many others come.
+those with the most packets, from a later piece on, with a quarter of its places left for others: classes that were
+known are counted exactly, the rest in a table of fixed size where the one with the fewest packets of a row makes place
+(Space-Saving). A class with more packets than its row's share is in it, however many others come. Names of classes are
+kept while they are listed, and somewhat longer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from wirelag.ebpf.bpf import cpus
 from wirelag.ebpf.cells import EVERYTHING, REMAINDER, WORDS, Numbers
 from wirelag.ebpf.hooks import Hooks
-from wirelag.packets.grouping import OTHER, OTHER_KEY, Grouping
+from wirelag.packets.grouping import OTHER, OTHER_KEY, Grouping, kept_of
 
 WAYS: Final = 8  # as in bpf/classes.h
 PROBES: Final = 16
@@ -60,6 +61,7 @@ class Classes:
         segments = len(hooks.memory("classes")) // (2 * places)
         self.keys: dict[int, str] = {OTHER: OTHER_KEY}
         self._tags: dict[int, int] = {}  # by hash
+        self._numbered = OTHER
         self._grouping, self._here = grouping, here
         self._lists = hooks.memory("classes").reshape(segments, 2, places)[segment]
         self._heavy = hooks.memory("heavy", HEAVY).reshape(hooks.cpus, segments, -1)[:, segment]
@@ -87,7 +89,8 @@ class Classes:
         if hash_ == REMAINDER:
             return OTHER
         if hash_ not in self._tags:
-            self._tags[hash_] = max(self.keys) + 1
+            self._numbered += 1
+            self._tags[hash_] = self._numbered
             self.keys[self._tags[hash_]] = self._grouping.name(words)
         return self._tags[hash_]
 
@@ -97,33 +100,35 @@ class Classes:
 
     def known(self, piece: int) -> frozenset[int] | None:
         """The classes that a piece counts by themselves, once not all are."""
-        if not self.overflow:
+        if not self._here["overflowed"][0].any() and not int(self._here["lists"][0]):
             return None
         listed = self._lists[self._list_of(piece)]
         return frozenset(self._tags.get(int(one), -1) for one in listed[listed > 0])
 
-    @property
-    def overflow(self) -> bool:
-        """Whether there are as many classes as may be."""
-        return bool((self._here["known"][0] >= self._grouping.most).any())
-
     def revise(self, piece: int) -> None:
         """After more classes than fit: list those with the most packets, for pieces after this one, the open one."""
-        here, counts = self._here, self._packets
+        here = self._here
+        counts, self._packets = self._packets, Counter()
         lists = int(here["lists"][0])
         now, later = lists & 1, 1 - (lists & 1)
         if piece < lists >> 1 or not int(here["overflowed"][0][now]):
             return
-        self._packets = Counter()
         for one in self._heavy[self._heavy["packets"] > 0]:
             counts[int(one["hash"])] += int(one["packets"])
         self._heavy[:] = 0
         self._lists[later] = 0
-        for hash_, _ in counts.most_common(self._grouping.most):
+        listed = [hash_ for hash_, _ in counts.most_common(kept_of(self._grouping.most))]
+        for hash_ in listed:
             self._put(later, hash_)
-        here["known"][0][later] = self._grouping.most  # whatever else comes is not known
+        here["known"][0][later] = len(listed)
         here["overflowed"][0][later] = 0
         here["lists"][0] = piece + SOON << 1 | later
+        self._forget(set(self._lists[self._lists > 0].tolist()))
+
+    def _forget(self, listed: set[int]) -> None:
+        """Forget names, oldest first, if there are many; never those of a list."""
+        for hash_ in [hash_ for hash_ in self._tags if hash_ not in listed][: -4 * self._grouping.most or None]:
+            del self.keys[self._tags.pop(hash_)]
 
     def _put(self, which: int, hash_: int) -> None:
         places = self._lists[which]

@@ -128,7 +128,16 @@ class ClassMeter:
 
     def cut(self, interval: Interval) -> Cut:
         """The synopses of the interval."""
-        return Cut(interval, {tag: meter.cut(interval) for tag, meter in self._meters.items()})
+        known = None if self._grouping is None else self._grouping.known
+        return Cut(interval, {tag: meter.cut(interval) for tag, meter in self._meters.items()}, known)
+
+    def revise(self, cut: Cut) -> None:
+        """After a cut with more classes than fit: those with the most packets are measured from now on."""
+        if self._grouping is None or cut.known is None:
+            return
+        self._grouping.revise({tag: one.packets for tag, one in cut.synopses.items()})
+        known = self._grouping.tagged
+        self._meters = {tag: one for tag, one in self._meters.items() if tag in (ALL, OTHER) or tag in known}
 
 
 def cuts(
