@@ -34,6 +34,16 @@ LONGEST_NS: Final = 2 * 10**6  # time between references of the adaptive policy 
 REFERENCE_BYTES: Final = 86  # of Ethernet, UDP and the payload: the rest is IP
 
 
+def grouping_of(by: str | None) -> Grouping | None:
+    """A fresh grouping, from the words of the terms."""
+    if by is None:
+        return None
+    from wirelag.packets.grouping import Grouping
+
+    kind, ipv4_prefix, ipv6_prefix, most = by.split("/")
+    return Grouping(kind, int(ipv4_prefix), int(ipv6_prefix), int(most))  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A segment that begins or ends at this point: its packets, and the terms of its synopses."""
@@ -54,13 +64,8 @@ class Measured:
         return by_id and not chosen and not self.terms.estimator.can.one_sided
 
     def grouping(self) -> Grouping | None:
-        """A fresh meter, by the terms."""
-        if self.terms.by is None:
-            return None
-        kind, ipv4_prefix, ipv6_prefix, most = self.terms.by.split("/")
-        from wirelag.packets.grouping import Grouping
-
-        return Grouping(kind, int(ipv4_prefix), int(ipv6_prefix), int(most))  # type: ignore[arg-type]
+        """A fresh grouping, by the terms."""
+        return grouping_of(self.terms.by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +162,7 @@ class Config:
             measured, referred = _interpolated(settings, terms)
         else:
             measured, referred = _measured(settings, terms, m_set is not None or inside is not None), ()
-        in_kernel.check(settings, measured)
+        in_kernel.check(settings, terms, measured)
         among = tuple(way for _, way in referred if way is not None)
         references = tuple(_reference(settings, at, terms, among) for at in settings.rows("references"))
         return cls(
@@ -196,6 +201,8 @@ class Config:
     @property
     def memory_bytes(self) -> int:
         """The memory limit of the open interval's meters, the interval being sent, and past ones."""
+        if self.in_kernel:
+            return in_kernel.memory_bytes(self)
         each = sum(m.terms.estimator.bytes * (2 if m.terms.by else 1) for m in self.measured)
         if self.m_set is not None:
             each += MOST_SEGMENTS * self.terms.estimator.bytes

@@ -23,7 +23,7 @@ from wirelag.agent.composing import encoded
 from wirelag.agent.config import Config
 from wirelag.agent.cutting import CutPart
 from wirelag.agent.history import History
-from wirelag.agent.in_kernel import KernelMeter, open_kernel
+from wirelag.agent.in_kernel import KernelMeters, open_kernel
 from wirelag.agent.inside import Inside
 from wirelag.agent.keeping_up import KeepingUp, Load
 from wirelag.agent.msets import FOREVER_NS, Cutters, MSet, m_set_of
@@ -68,7 +68,7 @@ class Agent:
         self._notices = Notices(put=tell)
         self.intervals = self.packets = self.unseen = self.lost_parts = self.clock_steps = 0
         self._sinks: list[socket.socket] = sink() if config.receive_references else []
-        self._in_kernel: KernelMeter | None = None
+        self._in_kernel: KernelMeters | None = None
         self._card = self._card_clock()
         self._source = self._open()
         self._clock = HostClock(config.clock_error_ns, self._card)
@@ -93,8 +93,8 @@ class Agent:
 
     def _open(self) -> Live | Fanout | Replay | KernelSource:
         config, packet_id = self.config, self.config.terms.packet_id
-        if config.in_kernel and (inside := open_kernel(config, self.tell)):
-            source, self._in_kernel = inside
+        if config.in_kernel and (opened := open_kernel(config, self.tell)):
+            source, self._in_kernel = opened
             return source
         interface, wanted = config.interface, config.filter
         if not config.measured and config.m_set is None and config.inside is None and not config.watches:

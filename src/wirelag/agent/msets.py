@@ -14,7 +14,7 @@ from typing import Final
 
 from wirelag.agent.config import Config, Measured, PortSetting, Reference
 from wirelag.agent.cutting import AtPackets, ByClock, CutPart, Unseen, cutter
-from wirelag.agent.in_kernel import KernelMeter
+from wirelag.agent.in_kernel import KernelMeters
 from wirelag.agent.inside import Inside, Ways
 from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.errors import WirelagError
@@ -92,10 +92,10 @@ class Cutters:
         config: Config,
         began_ns: int,
         live: bool,
-        in_kernel: KernelMeter | None = None,
+        in_kernel: KernelMeters | None = None,
         inside: Inside | None = None,
     ) -> None:
-        """`live`: packets may be dropped, and the clock is the host's. `in_kernel`: the meter, if the kernel measures.
+        """`live`: packets may be dropped, and the clock is the host's. `in_kernel`: the meters, if the kernel measures.
 
         `inside`: of this router, if it is measured.
         """
