@@ -6,13 +6,13 @@ A delay belongs to a leg: to the server and back, or to the client and back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, islice
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError
@@ -26,6 +26,7 @@ from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_o
 if TYPE_CHECKING:
     from wirelag.capture.source import Packets, PacketSource
     from wirelag.capture.table import Table
+    from wirelag.capture.undecoded import Records, Undecoded
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
     from wirelag.measure.group_order import Places
@@ -383,7 +384,8 @@ def _cuts(
     alone = isinstance(estimator, Match) and not sinks and grouping is None and settings.interval_ns is None
     if isinstance(estimator, Match) and alone and (file := plain_file(packets)):
         meter = RecordsMeter(estimator, slowest, settings.ranked)
-        for records in progress(Undecoded(file, meter.read, meter.threads)):
+        shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
+        for records in shown(Undecoded(file, meter.read, meter.threads)):
             meter.observe(records)
         yield Interval(0, 0), meter.cut()
         return

@@ -68,8 +68,8 @@ class Samples:
 
     def tally(self) -> _kernels.Tally:
         """Where a kernel adds samples, each of weight 1."""
-        crowds, times = self.spread.connections.weights.reshape(-1), self.spread.times
-        slots = (array for one in times for array in (one.place, one.counts, one.sums))
+        crowds, (server, client) = self.spread.connections.weights.reshape(-1), self.spread.times
+        slots = server.place, server.counts, server.sums, client.place, client.counts, client.sums
         return _kernels.Tally(self._both_legs(), crowds, *slots)
 
     def _both_legs(self) -> npt.NDArray[np.uint64]:
