@@ -74,6 +74,11 @@ class MatchMeter:
         self._samples = Samples()
         self._counted: Counter[str] = Counter()
 
+    def warm_up(self, packets: PacketBatch) -> None:
+        """Learn connections and open requests from packets whose samples and counts are not wanted."""
+        self.match(packets)
+        self._counted = self._counts()
+
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Match packets, and add the samples to their groups."""
         found = self.match(packets)
@@ -106,11 +111,13 @@ class MatchMeter:
         """The samples whose response came in this interval; requests without a response stay."""
         if self._later is not None:
             self._later.finish()
-        kernel = self._kernel
-        counted = Counter({name: getattr(kernel, name) for name in ("evicted", "backwards", "too_long", "again")})
+        counted = self._counts()
         self._samples.count(**{name: n - self._counted[name] for name, n in counted.items()})
         samples, self._samples, self._counted = self._samples, Samples(), counted
         return samples
+
+    def _counts(self) -> Counter[str]:
+        return Counter({name: getattr(self._kernel, name) for name in ("evicted", "backwards", "too_long", "again")})
 
     def cut_last(self, interval: Interval) -> Samples:
         """The same at the end of the input."""

@@ -50,6 +50,7 @@ class Result(ABC):
     warnings: list[str]  # what could not be read, one line each
     command_line: str = ""  # set if a command line asked
     partial: bool = False  # whether the input was ended before its end
+    errors: Sequence[str] = ()  # captures that could not be read at all, if that is not an error
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -372,6 +373,7 @@ class DelayResult(Result):
         plain["intervals"] = [entry.to_dict() for entry in self.intervals]
         plain["slowest"] = [one.to_dict() for one in self.slowest]
         plain |= {"partial": True} if self.partial else {}
+        plain |= {"errors": [*self.errors]} if self.errors else {}
         return plain
 
     def to_json_text(self) -> Iterable[str]:

@@ -33,6 +33,16 @@ class TimeSlots:
         self._bits = SHORTEST  # of the length of a slot
         self._first = self._last = -1  # numbers of the first and the last slot; -1: none
 
+    def __getstate__(self) -> tuple[Any, ...]:
+        """The slots that hold delays."""
+        held = np.flatnonzero(self.counts)
+        return held.astype(np.uint16), self.counts[held], self.sums[held], self._bits, self._first, self._last
+
+    def __setstate__(self, saved: tuple[Any, ...]) -> None:
+        held, counts, sums, self._bits, self._first, self._last = saved
+        self.counts, self.sums = np.zeros(SLOTS), np.zeros(SLOTS)
+        self.counts[held], self.sums[held] = counts, sums
+
     def add(self, times_ns: Ints, wanted: Bools, delays_ns: Ints, weights: Ints | None = None) -> None:
         """Add the samples that are wanted, with the time of each."""
         mine = times_ns[wanted]
