@@ -26,9 +26,9 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("rtt --help", set(), 150, 160),
     ("watch --help", set(), 160, 200),
     ("info CAPTURE", {"numpy"}, 90, 229),
-    ("rtt CAPTURE", {"numpy"}, 78, 199),
-    ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 88, 205),
-    ("response CAPTURE", {"numpy"}, 86, 216),
+    ("rtt CAPTURE", {"numpy"}, 78, 200),
+    ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 88, 206),
+    ("response CAPTURE", {"numpy"}, 86, 217),
 )
 RARE = {
     "numpy.ma",

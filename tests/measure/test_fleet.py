@@ -10,8 +10,9 @@ import wirelag
 from tests.support.fleets import Here, independent, rotated, simulated
 from tests.support.simulated_captures import write_simulation
 from wirelag.errors import WirelagError
-from wirelag.measure.fleet import Fleet, Piece, Read, pieces
+from wirelag.measure.fleet import Fleet
 from wirelag.measure.looking import Look, look, related
+from wirelag.measure.pieces import Piece, Read, pieces
 from wirelag.measure.result import Result
 
 SIZE = "256KiB"  # of a task

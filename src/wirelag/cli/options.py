@@ -253,9 +253,7 @@ def _fleet_option(name: str, flag: str, metavar: str, text: str) -> inspect.Para
 
 
 _FLEET: Final = (
-    _fleet_option(
-        "on", "--on", "local|dask://HOST:PORT", "All cores, or a Dask cluster; captures may be URLs."
-    ),
+    _fleet_option("on", "--on", "local|dask://HOST:PORT", "All cores, or a Dask cluster; captures may be URLs."),
     _fleet_option("resume", "--resume", "FILE", "Keep what is finished here; what it holds is not done again."),
     _fleet_option("task_size", "--task-size", "SIZE", "Bytes of captures that a task reads. Default: by their sum."),
 )

@@ -81,7 +81,7 @@ def conclude(result: Result, output_format: str, output: str | None, html: str |
     write_result(result, output_format, output)
     if STOP.stopped:
         raise SystemExit(130)
-    if result.errors:
-        raise WirelagError("\n".join(result.errors))
+    if errors := getattr(result, "errors", []):
+        raise WirelagError("\n".join(errors))
     if not result.holds:
         raise SystemExit(3)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wirelag.errors import WirelagError
-from wirelag.measure.fleet import FileRead, Fleet, Piece, bundles, captures_of, find_copies, one_by_one, run_pieces
+from wirelag.measure.fleet import FileRead, Fleet, captures_of, find_copies, run_pieces
 from wirelag.measure.info import InfoResult, Looking, Surveyed, apart_of, result_of
+from wirelag.measure.pieces import Piece, bundles, one_by_one
 from wirelag.packets.filters import Filter
 
 if TYPE_CHECKING:

@@ -14,17 +14,15 @@ from wirelag.measure.copies import refused
 from wirelag.measure.fleet import (
     FileRead,
     Fleet,
-    Piece,
     ReadElsewhere,
     Reading,
     absolute,
-    bundles,
     captures_of,
     find_copies,
-    pieces,
     readable,
     run_pieces,
 )
+from wirelag.measure.pieces import Piece, bundles, pieces
 from wirelag.measure.response import Hearing, ResponseResult, ResponseSettings, need_clients, response_of
 from wirelag.measure.response_method import Heard
 from wirelag.packets.filters import Filter

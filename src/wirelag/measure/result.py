@@ -50,7 +50,6 @@ class Result(ABC):
     warnings: list[str]  # what could not be read, one line each
     command_line: str = ""  # set if a command line asked
     partial: bool = False  # whether the input was ended before its end
-    errors: Sequence[str] = ()  # captures that could not be read at all, if that is not an error
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -215,6 +214,7 @@ class DelayResult(Result):
     extra: dict[str, Any] = field(default_factory=dict)  # fields of JSON besides the common ones
     samples: SampleColumns | PacketDelays | None = None  # every delay, on request
     slowest: list[Slow] = field(default_factory=list)  # the slowest samples, where each is known
+    errors: list[str] = field(default_factory=list)  # captures that could not be read at all, if others could
 
     @property
     def all_kept(self) -> bool:

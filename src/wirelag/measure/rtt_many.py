@@ -16,19 +16,16 @@ from wirelag.measure.copies import refused
 from wirelag.measure.fleet import (
     FileRead,
     Fleet,
-    Piece,
     ReadElsewhere,
     Reading,
     absolute,
-    all_at_once,
-    bundles,
     captures_of,
     find_copies,
     how_divided,
-    pieces,
     readable,
     run_pieces,
 )
+from wirelag.measure.pieces import Piece, all_at_once, bundles, pieces
 from wirelag.measure.rtt import RttResult, RttSettings, measured, told
 from wirelag.measure.rtt_heard import Cut, Heard
 from wirelag.packets.filters import Filter
