@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from wirelag.errors import WirelagError
 from wirelag.measure.result import Result
@@ -107,8 +107,7 @@ def apart_of(found: Sequence[Surveyed]) -> str | None:
     return unrelated(sightings[0], sightings[1], (found[0].name, found[1].name)) if len(sightings) == 2 else None
 
 
-@dataclass
-class Surveyed:
+class Surveyed(NamedTuple):
     """What one capture holds."""
 
     path: str
@@ -121,8 +120,7 @@ class Surveyed:
     warnings: list[str]
 
 
-@dataclass(frozen=True)
-class Looking:
+class Looking(NamedTuple):
     """How captures are read: one of how many, with which filter."""
 
     captures: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wirelag.errors import WirelagError
@@ -37,7 +37,7 @@ def survey(planned: Sequence[Piece], how: Looking) -> bytes:
         except WirelagError as error:
             part.errors[read.name] = str(error)
     part.apart = apart_of(part.found)
-    part.found = [replace(one, sighting=None) for one in part.found]
+    part.found = [one._replace(sighting=None) for one in part.found]
     return packed(part)
 
 
