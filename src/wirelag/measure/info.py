@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import WirelagError
 from wirelag.measure.result import Result
@@ -107,26 +107,20 @@ def apart_of(found: Sequence[Surveyed]) -> str | None:
     return unrelated(sightings[0], sightings[1], (found[0].name, found[1].name)) if len(sightings) == 2 else None
 
 
-class Surveyed(NamedTuple):
+class Surveyed:
     """What one capture holds."""
 
-    path: str
-    name: str
-    facts: dict[str, Any]
-    survey: Survey
-    trial: Trial
-    sighting: Sighting | None
-    statistics: CaptureStatistics
-    warnings: list[str]
+    def __init__(self, path: str, capture: Capture, survey: Survey, trial: Trial, sighting: Sighting | None) -> None:
+        self.path, self.name = path, capture.names[0]
+        self.facts, self.warnings, self.statistics = _of_file(capture, survey), capture.warnings, capture.statistics
+        self.survey, self.trial, self.sighting = survey, trial, sighting
 
 
-class Looking(NamedTuple):
+class Looking:
     """How captures are read: one of how many, with which filter."""
 
-    captures: int
-    filter: Filter | str | None
-    tunnels: bool
-    cores: int = 1
+    def __init__(self, captures: int, filter: Filter | str | None, tunnels: bool, cores: int = 1) -> None:
+        self.captures, self.filter, self.tunnels, self.cores = captures, filter, tunnels, cores
 
     def capture(self, path: str, name: str) -> Capture:
         """A capture, to be read."""
@@ -152,8 +146,7 @@ class Looking(NamedTuple):
         observers = [survey.observe, *([sighting.observe] if sighting else [])]
         capture = self.capture(path, name)
         trial = try_commands(capture, observers, progress)
-        facts = _of_file(capture, survey)
-        return Surveyed(path, name, facts, survey, trial, sighting, capture.statistics, capture.warnings)
+        return Surveyed(path, capture, survey, trial, sighting)
 
 
 def result_of(
