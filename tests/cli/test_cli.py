@@ -25,7 +25,7 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("--version", set(), 80, 40),
     ("rtt --help", set(), 150, 160),
     ("watch --help", set(), 160, 200),
-    ("info CAPTURE", {"numpy"}, 90, 229),
+    ("info CAPTURE", {"numpy"}, 90, 230),
     ("rtt CAPTURE", {"numpy"}, 78, 200),
     ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 88, 206),
     ("response CAPTURE", {"numpy"}, 86, 217),
