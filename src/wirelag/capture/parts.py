@@ -149,14 +149,15 @@ class PartFile(CaptureFile):
                 setattr(found, item.name, _less(getattr(found, item.name), self._before[item.name]))
         return found
 
-    def _conclude(self, stream: Stream, offset: int, rest: npt.NDArray[np.uint8]) -> None:
+    def conclude(self, stream: Stream, offset: int, rest: npt.NDArray[np.uint8]) -> None:
+        """Prove that the part ends where the next one begins, and note how the file ends."""
         assert self._reader is not None
         broken = self._reader.statistics()["broken"] or (self.part.head and not self.own)
         if self.part.end is not None and (len(rest) or broken or stream.broken):
             raise SplitError(f"{self.name}: no record ends at byte {self.part.end.byte:,}")
         if self.part.head and not self.part.begin.byte:
             offset -= len(self.part.head)
-        super()._conclude(stream, offset + self._shift(), rest)
+        super().conclude(stream, offset + self._shift(), rest)
 
     def _shift(self) -> int:
         """What to add to a byte of what was read to have the byte of a file that is not compressed."""

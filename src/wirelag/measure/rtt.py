@@ -270,8 +270,7 @@ def measure_rtt(
     from wirelag.capture.source import Listening
     from wirelag.measure.rtt_heard import Heard
 
-    live = isinstance(packets, Listening)
-    heard = Heard.fresh(settings, charts, slowest=not live)
+    heard = Heard.fresh(settings, charts, slowest=not isinstance(packets, Listening))
     with ExitStack() as stack:
         kept: SampleColumns | None = None
         sinks: list[Sink] = []
@@ -285,8 +284,7 @@ def measure_rtt(
             from wirelag.measure.points import own_file
 
             sinks.append(stack.enter_context(SampleFile(own_file(samples, packets.names))).add)
-        meter = heard.meter(settings, sinks, later=not live)
-        result = measured(heard.cuts(meter, progress(packets), settings), heard, packets, settings)
+        result = measured(heard.cuts_of(packets, settings, sinks, progress), heard, packets, settings)
     result.samples = kept
     return told(result, packets, settings)
 

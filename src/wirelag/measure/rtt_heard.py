@@ -6,14 +6,18 @@ would have heard, as long as no connection is in two parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 if TYPE_CHECKING:
+    from wirelag.capture.pcap import CaptureFile
+    from wirelag.capture.source import Packets
+    from wirelag.capture.undecoded import Records, Undecoded
     from wirelag.estimators.fridge import FridgeMeter
-    from wirelag.estimators.match import MatchMeter
+    from wirelag.estimators.match import Match, MatchMeter
+    from wirelag.measure.points import Progress
     from wirelag.measure.rtt import RttSettings
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.intervals import Interval
@@ -69,6 +73,36 @@ class Heard:
         into = self.connections if self._open is None else self._open
         assert into is not None
         into.add(batch, samples)
+
+    def cuts_of(
+        self, packets: Packets, settings: RttSettings, sinks: Sequence[Sink], progress: Progress
+    ) -> Iterator[Cut]:
+        """The same as `cuts`, with a meter of its own.
+
+        Where nobody else asks for packets, those of a plain file are decoded and matched at once, on all cores.
+        """
+        from wirelag.capture.source import Listening
+        from wirelag.capture.undecoded import plain_file
+        from wirelag.estimators.match import Match
+
+        estimator = settings.estimator(later=not isinstance(packets, Listening))
+        asked = sinks or self.timeline or self.groups is not None or self.connections is not None
+        if isinstance(estimator, Match) and not asked and not settings.interval_ns and (file := plain_file(packets)):
+            yield self._undecoded(estimator, file, settings, progress)
+            return
+        meter = self.meter(settings, sinks, later=not isinstance(packets, Listening))
+        yield from self.cuts(meter, progress(packets), settings)
+
+    def _undecoded(self, estimator: Match, file: CaptureFile, settings: RttSettings, progress: Progress) -> Cut:
+        from wirelag.capture.undecoded import Undecoded
+        from wirelag.estimators.match import RecordsMeter
+        from wirelag.packets.intervals import Interval
+
+        meter = RecordsMeter(estimator, self.slowest, settings.ranked)
+        shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
+        for records in shown(Undecoded(file, meter.read, meter.threads)):
+            meter.observe(records)
+        return Interval(0, 0), meter.cut(), None
 
     def cuts(
         self, meter: MatchMeter | FridgeMeter, batches: Iterable[PacketBatch], settings: RttSettings
