@@ -2,15 +2,16 @@
 
     python benchmarks/fleet.py --packets 40M --files 8      (4.4 GB of captures in a temporary folder)
 
-It prints the time of each, the speed-up, the largest memory of a worker, the bytes that tasks return, and the overhead
-of a task in Dask, from tasks that do nothing. Run it alone, or with `chrt -r 10`: other programs count. `--folder`
-keeps the captures for another run, `--only-write` writes them alone.
+It prints the time of each and of one process without `--on`, the speed-up, the largest memory of a worker, the bytes
+that tasks return, and the overhead of a task in Dask, from tasks that do nothing. Run it alone, or with `chrt -r 10`:
+other programs count. `--folder` keeps the captures for another run, `--only-write` writes them alone.
 """
 
 import argparse
 import json
 import shutil
 import struct
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +23,8 @@ import wirelag
 from wirelag.measure.fleet import Fleet
 from wirelag.scale.engine import Engine, Task
 from wirelag.units import format_size
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 EMPTY = 2000  # tasks that do nothing
 
@@ -112,6 +115,10 @@ def main() -> None:
         print(f"{packets:,} packets in {len(files)} captures, {format_size(size)}")
         if given.only_write:
             return
+        began = time.perf_counter()
+        wirelag.rtt(files, by=given.by, charts=False, force=True)
+        seconds = time.perf_counter() - began
+        print(f"without --on, on all cores: {seconds:.2f} s, {packets / seconds / 1e6:.2f} M packets/s")
         found = {}
         for workers in (1, 2):
             seconds, answer, most, tasks, returned = min(run(files, workers, given.by) for _ in range(given.rounds))

@@ -46,14 +46,14 @@ RTT = [
 
 
 @pytest.mark.parametrize("how", RTT)
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 def test_round_trips_of_independent_captures(whole: Path, how: dict[str, Any]) -> None:
     one, many = asked("rtt", [str(path) for path in independent(whole, 3)], **how)
     assert text(many) == one
 
 
 @pytest.mark.parametrize("how", RTT[:6])
-@pytest.mark.every(2)
+@pytest.mark.every(6)
 def test_round_trips_of_one_capture_in_parts(whole: Path, how: dict[str, Any]) -> None:
     one, many = asked("rtt", str(whole), **how)
     assert text(many) == one

@@ -18,6 +18,7 @@ from tests.support.command import as_process
 from tests.support.fleets import independent, rotated, simulated
 from wirelag.errors import WirelagError
 from wirelag.measure.fleet import Fleet
+from wirelag.scale.engine import engine
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Dask, Flask and their friends; processes end at any time
 
@@ -68,16 +69,26 @@ def text(result: Any) -> str:
     return json.dumps(result.to_dict())
 
 
+def of_both(client: Any, *paths: Path) -> tuple[str, str]:
+    """The answers of worker processes, and of one machine."""
+    files = [str(path) for path in paths]
+    many = wirelag.rtt(files, by="server", interval="500ms", on=Fleet(client, task_size="256KiB"))
+    return text(many), text(wirelag.rtt(files, by="server", interval="500ms"))
+
+
 def test_processes_answer_as_one_machine_does(client: Any, whole: Path) -> None:
-    for files in (
-        [str(whole)],
-        [str(path) for path in rotated(whole, 3)],
-        [str(path) for path in independent(whole, 3)],
-    ):
-        many = wirelag.rtt(files, by="server", interval="500ms", on=Fleet(client, task_size="256KiB"))
-        assert text(many) == text(wirelag.rtt(files, by="server", interval="500ms"))
+    many, one = of_both(client, *rotated(whole, 3))
+    assert many == one
 
 
+@pytest.mark.acceptance
+def test_processes_answer_the_same_for_parts_and_for_independent_captures(client: Any, whole: Path) -> None:
+    for paths in ([whole], independent(whole, 3)):
+        many, one = of_both(client, *paths)
+        assert many == one
+
+
+@pytest.mark.acceptance
 def test_objects_of_a_store(bucket: Any, whole: Path) -> None:
     """A pattern of names, a truncated object, one that is no capture; workers that know the store's address."""
     from distributed import Client, LocalCluster
@@ -181,5 +192,6 @@ class Processes:
 def test_nobody_at_the_address() -> None:
     from tests.support.ports import free_port
 
-    with pytest.raises(WirelagError, match="no scheduler answers there"):
-        wirelag.rtt("a.pcap", on=f"dask://127.0.0.1:{free_port()}")
+    address = f"dask://127.0.0.1:{free_port()}"
+    with pytest.raises(WirelagError, match="no scheduler answers there"), engine(address, patience="100ms"):
+        pass

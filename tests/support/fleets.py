@@ -48,7 +48,7 @@ def rotated(path: Path, files: int) -> list[Path]:
     """The same packets in several files, one after the other, as tcpdump -C writes them."""
     head, every = records(path)
     edges = [len(every) * i // files for i in range(files + 1)]
-    paths = [path.with_name(f"{path.stem}-{i:03}.pcap") for i in range(files)]
+    paths = [path.with_name(f"tap.pcap{i or ''}") for i in range(files)]
     for i, one in enumerate(paths):
         one.write_bytes(head + b"".join(every[edges[i] : edges[i + 1]]))
     return paths

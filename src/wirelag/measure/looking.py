@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, islice
+from itertools import combinations, islice, zip_longest
 from typing import TYPE_CHECKING, Final
 
 from wirelag.errors import WirelagError
@@ -49,8 +49,8 @@ class Look:
 
     @property
     def template(self) -> str:
-        """The name without its numbers."""
-        return _NUMBER.sub("#", self.path)
+        """The name without its numbers; the first file of `tcpdump -C` has none."""
+        return _NUMBER.sub("", self.path)
 
 
 class KeySample:
@@ -198,7 +198,7 @@ def _may_follow(before: Look, one: Look) -> bool:
 
 def _unlike(one: Look, other: Look) -> int:
     """How many numbers of two names differ."""
-    pairs = zip(_NUMBER.findall(one.path), _NUMBER.findall(other.path), strict=True)
+    pairs = zip_longest(_NUMBER.findall(one.path), _NUMBER.findall(other.path))
     return sum(mine != theirs for mine, theirs in pairs)
 
 

@@ -110,7 +110,7 @@ def _why(error: BaseException) -> str:
 
 
 @contextmanager
-def engine(on: Any, workers: int | None = None) -> Iterator[Engine]:
+def engine(on: Any, workers: int | None = None, patience: str = PATIENCE) -> Iterator[Engine]:
     """The engine that `on` names: "local", "dask://host:port", or a client of Dask."""
     if isinstance(on, Engine):
         yield on
@@ -125,7 +125,7 @@ def engine(on: Any, workers: int | None = None) -> Iterator[Engine]:
     if not isinstance(on, str) or not (on == LOCAL or on.startswith(SCHEME)):
         raise SettingError("on", f"{on!r} is not local, dask://HOST:PORT or a client of Dask")
     with _quiet(), ExitStack() as stack:
-        yield Engine(stack.enter_context(_local(workers) if on == LOCAL else _reached(on)))
+        yield Engine(stack.enter_context(_local(workers) if on == LOCAL else _reached(on, patience)))
 
 
 @contextmanager
@@ -142,13 +142,13 @@ def _local(workers: int | None) -> Iterator[Client]:
 
 
 @contextmanager
-def _reached(on: str) -> Iterator[Client]:
+def _reached(on: str, patience: str) -> Iterator[Client]:
     """The client of a scheduler elsewhere; an error if it does not answer, or has another version of wirelag."""
     from distributed import Client
 
     address = "tcp://" + on.removeprefix(SCHEME)
     try:
-        client = Client(address, timeout=PATIENCE, set_as_default=False)
+        client = Client(address, timeout=patience, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         why = " ".join(str(error).split()[:12]) or "no answer"
         raise WirelagError(f"{on}: no scheduler answers there ({why}); start one with: dask scheduler") from None
