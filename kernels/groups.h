@@ -291,27 +291,40 @@ static inline void wl_groups_raise(struct wl_groups *all, u64 floor)
     all->floor += floor;
 }
 
-/* Add a group of others. After `raise`, what it may have had before is counted twice by as much as the others' floor. */
-static inline void wl_group_merge(struct wl_groups *all, const struct wl_groups *from, u32 which)
+/* Add a group of others, which have this floor, without its cells; returns its place. After `raise`, what it may have had
+ * before is counted twice by as much as the others' floor. */
+static inline u32 wl_group_merge_sums(struct wl_groups *all, const struct wl_group *more, u64 floor)
 {
-    const struct wl_group *more = wl_group_at(from, which);
     u32 at = wl_group_of(all, more->key, more->tag);
     struct wl_group *group = wl_group_at(all, at);
 
-    group->count = group->count + more->count - from->floor;
-    group->before = group->before + more->before - from->floor;
+    group->count = group->count + more->count - floor;
+    group->before = group->before + more->before - floor;
     if (all->ordered) {
         wl_group_rise(all, group->place);
         wl_group_sink(all, group->place);
     }
-    for (u32 one = more->cells; one; one = from->units[one].sibling) {
-        struct wl_group_cell *cell = wl_group_cell_of(all, at, from->units[one].place);
-
-        cell->weight += from->units[one].weight;
-        cell->squares += from->units[one].squares;
-    }
     for (u32 leg = 0; leg < 2; leg++)
         wl_sums_add(&group->sums[leg], &more->sums[leg]);
+    return at;
+}
+
+static inline void wl_group_merge_cell(struct wl_groups *all, u32 at, u32 place, u64 weight, u64 squares)
+{
+    struct wl_group_cell *cell = wl_group_cell_of(all, at, place);
+
+    cell->weight += weight;
+    cell->squares += squares;
+}
+
+/* Add a group of others, with its cells. */
+static inline void wl_group_merge(struct wl_groups *all, const struct wl_groups *from, u32 which)
+{
+    const struct wl_group *more = wl_group_at(from, which);
+    u32 at = wl_group_merge_sums(all, more, from->floor);
+
+    for (u32 one = more->cells; one; one = from->units[one].sibling)
+        wl_group_merge_cell(all, at, from->units[one].place, from->units[one].weight, from->units[one].squares);
 }
 
 #endif

@@ -89,6 +89,30 @@ class ConnectionSums {
         }
     }
 
+    /* The same with the rows of another, which may be on another machine. */
+    void merge_rows(const Column<u64> &rows, u32 bits, u32 level, u64 first, u64 last)
+    {
+        size_t count = rows.shape(0) / row_words;
+
+        if (rows.shape(0) != count * row_words || bits < WL_SHORTEST_STRETCH || bits > 63 || level > 63)
+            throw std::invalid_argument("these are not rows of connections");
+        nb::gil_scoped_release release;
+        if (first > last)
+            return;
+        if (bits > all.bits)
+            rebuild(bits - all.bits, all.level, slots());
+        reach(first >> (all.bits - bits), last >> (all.bits - bits));
+        if (level > all.level)
+            rebuild(0, level, slots());
+        for (size_t i = 0; i < count; i++) {
+            wl_connection_row one = {};
+
+            std::memcpy(&one, rows.data() + i * row_words, row_words * sizeof(u64));
+            one.stretch >>= all.bits - bits;
+            put(one);
+        }
+    }
+
     /* Count groups but these, in ascending order, to another. */
     void keep(const Column<u64> &tags, u64 other_tag)
     {
@@ -125,6 +149,14 @@ class ConnectionSums {
     u32 bits() const
     {
         return all.bits;
+    }
+    u64 first() const
+    {
+        return all.first;
+    }
+    u64 last() const
+    {
+        return all.last;
     }
 
   private:
@@ -221,9 +253,13 @@ void add_connections(nb::module_ &m)
         .def("add", &ConnectionSums::add, "flow_key"_a, "time_ns"_a, "rows"_a, "legs"_a, "delays_ns"_a, "of_each"_a, "tags"_a,
             "Add delays: the row of each in the columns of flow keys and times, its leg, weight (default: 1) and tag.")
         .def("merge", &ConnectionSums::merge, "other"_a, "Add the sums of another.")
+        .def("merge_rows", &ConnectionSums::merge_rows, "rows"_a, "bits"_a, "level"_a, "first"_a, "last"_a,
+            "Add the rows of another, with its length of stretches, its share of connections and its time.")
         .def("keep", &ConnectionSums::keep, "tags"_a, "other"_a, "Count groups but these to another.")
         .def("rows", &ConnectionSums::rows, "out"_a, "All rows, in no order.")
         .def("__len__", &ConnectionSums::size)
         .def_prop_ro("level", &ConnectionSums::level)
-        .def_prop_ro("bits", &ConnectionSums::bits);
+        .def_prop_ro("bits", &ConnectionSums::bits)
+        .def_prop_ro("first", &ConnectionSums::first)
+        .def_prop_ro("last", &ConnectionSums::last);
 }

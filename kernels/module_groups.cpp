@@ -105,16 +105,40 @@ class Groups {
         wl_groups_raise(&all, from.all.floor);
         for (u32 i = 0; i < from.all.live; i++)
             wl_group_merge(&all, &from.all, order[i]);
-        for (u32 leg = 0; leg < 2; leg++) {
-            for (u32 bin = 0; bin < WL_BINS; bin++) {
-                all.other[leg].weights[bin] += from.all.other[leg].weights[bin];
-                all.other[leg].squares[bin] += from.all.other[leg].squares[bin];
-            }
-            wl_sums_add(&all.other[leg].sums, &from.all.other[leg].sums);
+        merge_others(from.all.other, from.all.registers, from.all.left);
+    }
+
+    /* The same with what `records`, `cells`, `other` and `ranks` said of others, which may come from another machine. */
+    void merge_saved(const Column<u64> &records, const Column<u32> &where, const Column<u64> &weights, const Column<u64> &squares,
+        const Column<u64> &other, const Column<u8> &ranks, u64 floor, u64 left)
+    {
+        size_t count = records.shape(0) / record_words, cells = where.shape(0), used = 0;
+        std::vector<wl_group> saved(count);
+
+        if (records.shape(0) != count * record_words || weights.shape(0) != cells || squares.shape(0) != cells ||
+            other.shape(0) != 2 * other_words || ranks.shape(0) != registers)
+            throw std::invalid_argument("these are not saved groups");
+        if (count)
+            std::memcpy(saved.data(), records.data(), count * sizeof(wl_group));
+        for (const wl_group &one : saved) {
+            if (one.cell_count > cells - used || one.tag != wl_group_tag(one.key, all.key_words))
+                throw std::invalid_argument("these are not saved groups of this kind");
+            used += one.cell_count;
         }
-        for (size_t i = 0; i < registers; i++)
-            all.registers[i] = std::max(all.registers[i], from.all.registers[i]);
-        all.left += from.all.left;
+        for (size_t i = 0; i < cells; i++)
+            if (where.data()[i] >= 2 * WL_BINS)
+                throw std::invalid_argument("a saved cell is in no bin");
+
+        nb::gil_scoped_release release;
+        size_t at = 0;
+        wl_groups_raise(&all, floor);
+        for (const wl_group &one : saved) {
+            u32 group = wl_group_merge_sums(&all, &one, floor);
+
+            for (u32 i = 0; i < one.cell_count; i++, at++)
+                wl_group_merge_cell(&all, group, where.data()[at], weights.data()[at], squares.data()[at]);
+        }
+        merge_others(reinterpret_cast<const wl_group_other *>(other.data()), ranks.data(), left);
     }
 
     size_t size() const
@@ -189,6 +213,20 @@ class Groups {
     }
 
   private:
+    void merge_others(const wl_group_other *other, const u8 *ranks, u64 left)
+    {
+        for (u32 leg = 0; leg < 2; leg++) {
+            for (u32 bin = 0; bin < WL_BINS; bin++) {
+                all.other[leg].weights[bin] += other[leg].weights[bin];
+                all.other[leg].squares[bin] += other[leg].squares[bin];
+            }
+            wl_sums_add(&all.other[leg].sums, &other[leg].sums);
+        }
+        for (size_t i = 0; i < registers; i++)
+            all.registers[i] = std::max(all.registers[i], ranks[i]);
+        all.left += left;
+    }
+
     void by_birth(u32 *out) const
     {
         std::copy(all.heap, all.heap + all.live, out);
@@ -227,6 +265,8 @@ void add_groups(nb::module_ &m)
         .def("add", &Groups::add, "keys"_a, "legs"_a, "delays_ns"_a, "of_each"_a, "tags"_a,
             "Add delays, with their weights (default: 1), to the groups of their keys, and fill in the tags of these.")
         .def("merge", &Groups::merge, "other"_a, "Add the groups of another.")
+        .def("merge_saved", &Groups::merge_saved, "records"_a, "where"_a, "weights"_a, "squares"_a, "other"_a, "ranks"_a, "floor"_a,
+            "left"_a, "Add the groups of another, from what it told.")
         .def("places", &Groups::places, "out"_a, "The places of all groups, in the order they came.")
         .def("records", &Groups::records, "places"_a, "out"_a, "The records of groups.")
         .def("cells", &Groups::cells, "places"_a, "where"_a, "weights"_a, "squares"_a, "The bins of groups that hold delays.")

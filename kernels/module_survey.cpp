@@ -69,6 +69,18 @@ class Survey {
                 add(other.known.keys[at], other.known.facts[at]);
     }
 
+    /* The same with what `conversations` said of another, which may be on another machine. */
+    void merge_saved(const Column<u64> &keys_of, const Column<u8> &facts_of, u32 level)
+    {
+        if (keys_of.shape(0) != facts_of.shape(0) || level > 63)
+            throw std::invalid_argument("these are not conversations");
+        nb::gil_scoped_release release;
+        thin(std::max(known.level, level));
+        for (size_t i = 0; i < keys_of.shape(0); i++)
+            if (facts_of.data()[i])
+                add(keys_of.data()[i], facts_of.data()[i]);
+    }
+
     void conversations(Room<u64> keys, Room<u8> facts) const
     {
         size_t row = 0;
@@ -149,6 +161,7 @@ void add_survey(nb::module_ &m)
         .def(nb::init<u64>(), "most"_a)
         .def("observe", &Survey::observe, "packets"_a, "kinds"_a, "flags"_a, "Add packets; count them by kind and flag.")
         .def("merge", &Survey::merge, "other"_a, "Add the conversations of another.")
+        .def("merge_saved", &Survey::merge_saved, "keys"_a, "facts"_a, "level"_a, "Add conversations of another.")
         .def("conversations", &Survey::conversations, "keys"_a, "facts"_a, "Fill the arrays with all conversations.")
         .def("__len__", &Survey::count)
         .def_prop_ro("level", &Survey::level);

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from wirelag.estimators.rda import Rda
     from wirelag.estimators.rli import Rli
     from wirelag.measure.compare import compare
+    from wirelag.measure.fleet import Fleet
     from wirelag.measure.flows import flows
     from wirelag.measure.info import info
     from wirelag.measure.loop import run
@@ -66,6 +67,7 @@ _HOMES = {
     "Filter": "packets.filters",
     "Finecomb": "estimators.finecomb",
     "Flag": "packets.batch",
+    "Fleet": "measure.fleet",
     "Fridge": "estimators.fridge",
     "Join": "estimators.join",
     "Kind": "packets.batch",
@@ -91,6 +93,7 @@ __all__ = [
     "Filter",
     "Finecomb",
     "Flag",
+    "Fleet",
     "Fridge",
     "Join",
     "Kind",

@@ -54,7 +54,7 @@ def plain_order(groups: GroupDelays, leg: str, sort: str, connections: Connectio
         other = max(plain_figure(one, sort) or 0.0 for one in each)
         samples = max(one.samples for one in each) if own is None else named[leg].samples
         few = samples < 6 and sort not in ("samples", "max")
-        values[group.place] = group.place == 0, own is None, few, -(other if own is None else own)
+        values[group.place] = group.place == 0, own is None, few, -(other if own is None else own), group.tag
     return sorted(values, key=lambda place: values[place])
 
 

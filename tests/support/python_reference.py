@@ -18,7 +18,7 @@ from typing import Any, Final
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
 QUESTIONS: tuple[str, ...] = ("rtt", "response", "oneway", "flows", "path", "plan", "info", "compare", "overview")
-PACKETS: tuple[str, ...] = ("read", "Filter", "PacketBatch", "PacketId", "Kind", "Flag")
+PACKETS: tuple[str, ...] = ("Fleet", "read", "Filter", "PacketBatch", "PacketId", "Kind", "Flag")
 METHODS: tuple[str, ...] = (
     *("run", "Estimator", "Meter"),
     *("Match", "Fridge", "Pairs", "Pirate", "Join", "Lda", "Finecomb", "Rda", "Rli"),

@@ -50,7 +50,7 @@ class Capture:
         self.ended = False  # whether all of it was read
         self.first_ns: list[int | None] = [_first_ns(path) for path in paths] if len(paths) > 1 else [None]
         if len(paths) > 1 and filter.relative:
-            filter = _absolute(filter, self.first_ns)
+            filter = absolute(filter, self.first_ns)
         self.files = [
             CaptureFile(
                 path,
@@ -103,7 +103,7 @@ def _first_ns(path: str) -> int | None:
     return file.statistics.first_ns
 
 
-def _absolute(filter: Filter, first_ns: list[int | None]) -> Filter:
+def absolute(filter: Filter, first_ns: list[int | None]) -> Filter:
     """A filter with times relative to the first packet of all files, made absolute."""
     start = min((ns for ns in first_ns if ns is not None), default=0)
     return replace(

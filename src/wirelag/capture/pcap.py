@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.capture.streams import STANDARD_INPUT, Stream, open_stream
+from wirelag.capture.streams import STANDARD_INPUT, Stream, is_remote, open_stream
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import Block, PacketBatch, PacketId
 from wirelag.packets.filters import Filter
@@ -106,6 +106,7 @@ class CaptureFile:
     ) -> None:
         self.path = path
         self.name = name or ("standard input" if path == STANDARD_INPUT else path)
+        self.place = self.name  # what numbers of packets count from the beginning of
         self.filter = Filter.of(filter)
         self.packet_id = packet_id
         self.tunnels = tunnels
@@ -132,7 +133,7 @@ class CaptureFile:
         return CaptureStatistics(**{item.name: known[item.name] for item in fields(CaptureStatistics)})
 
     def __iter__(self) -> Iterator[PacketBatch]:
-        if self.cores == 1 or self.follow or not os.path.isfile(self.path):  # a pipe may be silent for ever
+        if self.cores == 1 or self.follow or not can_be_read_again(self.path):  # a pipe may be silent for ever
             yield from self._read_all()
             return
         from wirelag.capture.ahead import ahead
@@ -156,7 +157,7 @@ class CaptureFile:
     @contextmanager
     def opened(self) -> Iterator[Stream]:
         """Its bytes, from the beginning."""
-        stream = self._stream = open_stream(self.path)
+        stream = self._stream = self._open()
         try:
             self.compression = stream.compression
             self.warnings = []
@@ -165,6 +166,9 @@ class CaptureFile:
             yield stream
         finally:
             stream.close()
+
+    def _open(self) -> Stream:
+        return open_stream(self.path)
 
     def new_reader(self) -> _kernels.Reader:
         """What decodes it from the beginning, and counts."""
@@ -202,7 +206,7 @@ class CaptureFile:
                 memory = batches.take()
                 start, rows, status, needed = reader.feed(block, start, stop, base, memory)
                 if rows:
-                    yield PacketBatch.in_memory(memory, rows, (Block(self.name, base, block),))
+                    yield PacketBatch.in_memory(memory, rows, (Block(self.place, base, block),))
         self.conclude(stream, base + start, block[start:stop])
 
     def _read(self, stream: Stream, room: memoryview) -> int:
@@ -234,6 +238,11 @@ class CaptureFile:
                 f"{self.name}: the file ends in the middle of a record that begins at byte {offset:,}; "
                 f"the {known['packets']:,} packets before it were read"
             )
+
+
+def can_be_read_again(path: str) -> bool:
+    """Whether it is a file, here or elsewhere, and no pipe."""
+    return os.path.isfile(path) or is_remote(path)
 
 
 def _times(count: int) -> str:

@@ -10,6 +10,7 @@ from typing import IO, Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 from wirelag.capture.files import Capture
 from wirelag.capture.pcap import CaptureStatistics
+from wirelag.capture.streams import is_remote
 from wirelag.errors import SettingError, WirelagError
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.filters import Filter
@@ -146,7 +147,7 @@ def list_files(source: PathOrFile | Iterable[PathOrFile]) -> list[tuple[str, str
         text = os.fspath(one)
         if not text or "\0" in text:
             raise SettingError("source", f"{text!r} is not the name of a file")
-        found = [text] if os.path.exists(text) else _matching(text)
+        found = [text] if os.path.exists(text) else _matching(text)  # a file may be called what looks like a pattern
         if not found:
             raise WirelagError(f"{text}: no file has such a name")
         files += [(path, "standard input" if path == "-" else path) for path in found]
@@ -158,6 +159,10 @@ def list_files(source: PathOrFile | Iterable[PathOrFile]) -> list[tuple[str, str
 
 def _matching(text: str) -> list[str]:
     """The files whose names match, or the text itself if it is no pattern."""
+    if is_remote(text):
+        from wirelag.capture.remote import matching
+
+        return matching(text)
     from glob import glob, has_magic
 
     return sorted(glob(text)) if has_magic(text) else [text]
@@ -165,7 +170,13 @@ def _matching(text: str) -> list[str]:
 
 def _need_distinct(files: Sequence[tuple[str, str]]) -> None:
     seen: dict[tuple[int, int], str] = {}
+    urls: set[str] = set()
     for path, name in files:
+        if is_remote(path):
+            if path in urls:
+                raise WirelagError(f"{name} is named twice: its packets would count twice; name it once")
+            urls.add(path)
+            continue
         try:
             found = os.stat(path)
         except OSError:

@@ -20,6 +20,11 @@ _GZIP, _ZSTD, _XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00"
 _LONGEST_MAGIC: Final = len(_XZ)
 
 
+def is_remote(path: str) -> bool:
+    """Whether a name is that of a capture elsewhere: s3://bucket/key."""
+    return "://" in path and not os.path.exists(path)
+
+
 class Stream:
     """Decompressed bytes of one capture, in order."""
 
@@ -43,7 +48,7 @@ class Stream:
         """The share of the file that has been read, from 0 to 1; None for a pipe."""
         if self.raw.closed:
             return 1.0
-        size = os.fstat(self.raw.fileno()).st_size
+        size = getattr(self.raw, "size", None) or os.fstat(self.raw.fileno()).st_size
         return self.raw.tell() / size if size and self.raw.seekable() else None
 
     def close(self) -> None:
@@ -55,7 +60,7 @@ class Stream:
         try:
             return self.raw.readinto(buffer) or 0
         except OSError as error:
-            self.broken = f"reading failed ({error.strerror})"
+            self.broken = f"reading failed ({error.strerror or error})"
             return 0
 
 
@@ -209,9 +214,37 @@ class _Source:
         return data
 
 
-def open_stream(path: str) -> Stream:
-    """Open a capture by its path, or standard input by `-`."""
-    raw = _open(path)
+class Span(io.RawIOBase):
+    """Some bytes of a file: those from one place up to another."""
+
+    def __init__(self, raw: io.RawIOBase, start: int, stop: int | None) -> None:
+        self._raw, self._left = raw, None if stop is None else max(0, stop - start)
+        raw.seek(start)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the start of the buffer."""
+        room = memoryview(buffer) if self._left is None else memoryview(buffer)[: self._left]
+        got = self._raw.readinto(room) or 0
+        if self._left is not None:
+            self._left -= got
+        return got
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def open_stream(path: str, start: int = 0, stop: int | None = None) -> Stream:
+    """Open a capture by its path or URL, or standard input by `-`; or some bytes of it.
+
+    Compressed bytes must begin where something compressed begins: a gzip member, a zstd frame, an xz stream.
+    """
+    raw = open_raw(path)
+    if start or stop is not None:
+        raw = Span(raw, start, stop)
     head = b""
     while len(head) < _LONGEST_MAGIC and (more := raw.read(_LONGEST_MAGIC - len(head))):
         head += more
@@ -224,7 +257,12 @@ def open_stream(path: str) -> Stream:
     return Stream(path, raw, head)
 
 
-def _open(path: str) -> io.RawIOBase:
+def open_raw(path: str) -> io.RawIOBase:
+    """The bytes of a file as they are."""
+    if is_remote(path):
+        from wirelag.capture.remote import open_remote
+
+        return open_remote(path)
     if path == STANDARD_INPUT:
         if sys.stdin is None or sys.stdin.isatty():
             raise WirelagError("standard input is a terminal: pipe a capture into it, as in tcpdump -w - | wirelag ...")

@@ -22,6 +22,7 @@ from wirelag.cli.options import (
     check_outputs,
     share_of,
     with_filter,
+    with_fleet,
 )
 from wirelag.cli.parser import Option
 from wirelag.cli.progress import stoppable
@@ -29,10 +30,12 @@ from wirelag.cli.run import conclude
 from wirelag.measure.flows import GROUPS, METHODS, SOURCES
 
 if TYPE_CHECKING:
+    from wirelag.measure.fleet import Fleet
     from wirelag.packets.filters import Filter
 
 
 @with_filter
+@with_fleet
 def flows(
     captures: Captures,
     wanted: Filter,
@@ -101,6 +104,7 @@ def flows(
     output: Output = None,
     cores: Cores = None,
     quiet: Quiet = False,
+    fleet: Fleet | None = None,
 ) -> None:
     """Measure one-way delay of every flow.
 
@@ -135,5 +139,6 @@ def flows(
         sla=sla or [],
         cores=cores,
         progress=stoppable(quiet),
+        on=fleet,
     )
     conclude(result, form, output, html)

@@ -25,6 +25,7 @@ from wirelag.cli.options import (
     Tunnels,
     check_outputs,
     with_filter,
+    with_fleet,
 )
 from wirelag.cli.parser import Argument, Option, UsageError
 from wirelag.cli.progress import stoppable
@@ -33,6 +34,7 @@ from wirelag.measure.methods import GROUPS
 from wirelag.measure.oneway import CLOCKS
 
 if TYPE_CHECKING:
+    from wirelag.measure.fleet import Fleet
     from wirelag.measure.methods import Method
     from wirelag.packets.filters import Filter
 
@@ -47,6 +49,7 @@ Points = Annotated[
 
 @with_filter
 @with_method()
+@with_fleet
 def oneway(
     points: Points,
     wanted: Filter,
@@ -88,6 +91,7 @@ def oneway(
     samples: Samples = None,
     cores: Cores = None,
     quiet: Quiet = False,
+    fleet: Fleet | None = None,
 ) -> None:
     """Measure one-way delay, loss and reordering.
 
@@ -121,6 +125,7 @@ def oneway(
         samples=samples or False,
         cores=cores,
         progress=stoppable(quiet),
+        on=fleet,
     )
     conclude(result, form, output, html)
 

@@ -20,6 +20,7 @@ from wirelag.units import parse_share, parse_speed
 FILTERS = "Packets"
 ANSWER = "Report"
 METHOD = "Method"
+MANY = "Many captures"
 FORMATS = tuple(WRITERS)
 
 Captures = Annotated[
@@ -244,3 +245,34 @@ def check_address(text: str) -> None:
         parse_address(text)
     except ValueError as error:
         raise UsageError(str(error), option="--prometheus") from None
+
+
+def _fleet_option(name: str, flag: str, metavar: str, text: str) -> inspect.Parameter:
+    annotation = Annotated[str | None, Option(flag, metavar=metavar, help=text, panel=MANY)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+_FLEET: Final = (
+    _fleet_option("on", "--on", "local|dask://HOST:PORT", "All cores, or a Dask cluster; captures may be URLs."),
+    _fleet_option("resume", "--resume", "FILE", "Keep what is finished here; what it holds is not done again."),
+    _fleet_option("task_size", "--task-size", "SIZE", "Bytes of captures that a task reads. Default: by their sum."),
+)
+
+
+def with_fleet(command: Callable[..., None]) -> Callable[..., Any]:
+    """Add the options to a command, which gets them as one argument, `fleet`: a `Fleet`, or None."""
+
+    @functools.wraps(command)
+    def on_fleet(**given: Any) -> None:
+        on, resume, size = (given.pop(option.name) for option in _FLEET)
+        fleet = None
+        if on is not None:
+            from wirelag.cli.progress import bytes_bar
+            from wirelag.measure.fleet import Fleet
+
+            fleet = Fleet(on, resume, size, bytes_bar(given["quiet"]), given.get("cores"))
+        elif resume is not None or size is not None:
+            raise UsageError("needs --on", option="--resume" if resume is not None else "--task-size")
+        command(**given, fleet=fleet)
+
+    return replace_parameter(on_fleet, command, "fleet", _FLEET)

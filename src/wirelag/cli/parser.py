@@ -16,7 +16,7 @@ from wirelag.errors import WirelagError
 
 OPTIONS: Final = "Options"
 FIRST: Final = ("Report",)  # panels of help: what most people want first, ...
-LAST: Final = (OPTIONS, "Packet ids", "Method")  # ... and what experts want last
+LAST: Final = (OPTIONS, "Many captures", "Packet ids", "Method")  # ... and what experts want last
 
 
 class UsageError(WirelagError):

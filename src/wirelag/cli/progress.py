@@ -92,3 +92,32 @@ def _draw(capture: Packets) -> None:
     packets, done = capture.statistics.packets, getattr(capture, "progress", None)
     bar = "" if done is None else f"{'#' * round(done * _WIDTH):-<{_WIDTH}} {done:4.0%} "
     print(f"\r\x1b[K{bar}{packets:,} packets", end="", file=sys.stderr, flush=True)
+
+
+def bytes_bar(quiet: bool) -> Callable[[int, int], None] | None:
+    """A bar over bytes, with their rate and the time left, on a terminal unless quiet."""
+    return None if quiet or not sys.stderr.isatty() else _BytesBar().show
+
+
+class _BytesBar:
+    """How much of the captures is done. What an earlier run did counts as done, and not for the rate."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._before: int | None = None
+
+    def show(self, done: int, whole: int) -> None:
+        """Draw it; wipe it out at the end."""
+        from wirelag.units import format_duration, format_size
+
+        if self._before is None:
+            self._before = done
+        if done >= whole:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            return
+        seconds = time.monotonic() - self._began
+        rate = (done - self._before) / seconds if seconds > 0 else 0.0
+        left = f", {format_duration((whole - done) / rate * 1e9)} left" if rate else ""
+        bar = f"{'#' * round(done / whole * _WIDTH):-<{_WIDTH}} {done / whole:4.0%}"
+        text = f"{bar} {format_size(done)} of {format_size(whole)}, {format_size(int(rate))}/s{left}"
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

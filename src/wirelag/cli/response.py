@@ -22,6 +22,7 @@ from wirelag.cli.options import (
     Tunnels,
     check_outputs,
     with_filter,
+    with_fleet,
 )
 from wirelag.cli.parser import Option
 from wirelag.cli.progress import stoppable
@@ -30,10 +31,12 @@ from wirelag.errors import need_polars
 from wirelag.measure.response import GROUPS, METHODS
 
 if TYPE_CHECKING:
+    from wirelag.measure.fleet import Fleet
     from wirelag.packets.filters import Filter
 
 
 @with_filter
+@with_fleet
 def response(
     captures: Captures,
     wanted: Filter,
@@ -85,6 +88,7 @@ def response(
     ] = None,
     cores: Cores = None,
     quiet: Quiet = False,
+    fleet: Fleet | None = None,
 ) -> None:
     """Measure response latency.
 
@@ -119,6 +123,7 @@ def response(
         exchanges=exchanges or False,
         cores=cores,
         progress=stoppable(quiet),
+        on=fleet,
     )
     if epochs_file and result.epochs is not None:
         from wirelag.render.output import write_parquet

@@ -27,6 +27,7 @@ from wirelag.cli.options import (
     check_outputs,
     share_of,
     with_filter,
+    with_fleet,
 )
 from wirelag.cli.parser import Option
 from wirelag.cli.progress import stoppable
@@ -34,10 +35,12 @@ from wirelag.cli.run import conclude
 from wirelag.measure.rtt import GROUPS, LEGS, RETRANSMITTED
 
 if TYPE_CHECKING:
+    from wirelag.measure.fleet import Fleet
     from wirelag.packets.filters import Filter
 
 
 @with_filter
+@with_fleet
 def rtt(
     captures: Captures,
     wanted: Filter,
@@ -100,6 +103,7 @@ def rtt(
     samples: Samples = None,
     cores: Cores = None,
     quiet: Quiet = False,
+    fleet: Fleet | None = None,
 ) -> None:
     """Measure round-trip delay.
 
@@ -135,5 +139,6 @@ def rtt(
         charts=html is not None,
         cores=cores,
         progress=stoppable(quiet),
+        on=fleet,
     )
     conclude(result, form, output, html)

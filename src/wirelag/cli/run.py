@@ -67,7 +67,7 @@ def _group_memory(command: Callable[..., None]) -> inspect.Parameter:
 
 
 def conclude(result: Result, output_format: str, output: str | None, html: str | None = None) -> None:
-    """Write a result, and exit with 3 if an agreement does not hold; 130 if ^C made it a partial one."""
+    """Write a result; exit with 3 if an agreement does not hold, 2 if a capture was not read, 130 if ^C ended it."""
     from wirelag.cli.progress import STOP
     from wirelag.render.output import write_result
 
@@ -81,5 +81,7 @@ def conclude(result: Result, output_format: str, output: str | None, html: str |
     write_result(result, output_format, output)
     if STOP.stopped:
         raise SystemExit(130)
+    if errors := getattr(result, "errors", []):
+        raise WirelagError("\n".join(errors))
     if not result.holds:
         raise SystemExit(3)

@@ -123,6 +123,11 @@ class MatchMeter:
         self._samples = Samples()
         self._counted: Counter[str] = Counter()
 
+    def warm_up(self, packets: PacketBatch) -> None:
+        """Learn connections and open requests from packets whose samples and counts are not wanted."""
+        self.match(packets)
+        self._counted = self._counts()
+
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Match packets, and add the samples to their groups."""
         if not len(packets):  # no thread starts for none: whoever listens may not have given up privileges yet
@@ -157,11 +162,13 @@ class MatchMeter:
         """The samples whose response came in this interval; requests without a response stay."""
         if self._later is not None:
             self._later.finish()
-        kernel = self._kernel
-        counted = Counter({name: getattr(kernel, name) for name in _COUNTED})
+        counted = self._counts()
         self._samples.count(**{name: n - self._counted[name] for name, n in counted.items()})
         samples, self._samples, self._counted = self._samples, Samples(), counted
         return samples
+
+    def _counts(self) -> Counter[str]:
+        return Counter({name: getattr(self._kernel, name) for name in _COUNTED})
 
     def cut_last(self, interval: Interval) -> Samples:
         """The same at the end of the input."""

@@ -9,7 +9,6 @@ id each capture has once. Broadcasts pass all interfaces of a bridge, and packet
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from wirelag.capture.pcap import CaptureFile
     from wirelag.capture.source import Packets
-    from wirelag.packets.batch import PacketBatch, PacketId
+    from wirelag.packets.batch import PacketId
 
 NEAR_NS: Final = 10**9  # two sightings of one packet, on clocks that agree
 SAME_NS: Final = 1000  # times that are nearer are the same: files have us or ns
@@ -67,7 +66,14 @@ def refuse_copies(packets: Packets, force: bool = False) -> list[str]:
     """A WirelagError if two of several captures hold the same packets; with `force`, a line that says so."""
     from wirelag.capture.files import Capture
 
-    if not isinstance(packets, Capture) or len(packets.files) < 2 or not (found := find_copies(packets.files)):
+    if not isinstance(packets, Capture) or len(packets.files) < 2:
+        return []
+    return refused(find_copies(packets.files), force)
+
+
+def refused(found: Copies | None, force: bool) -> list[str]:
+    """The same for what was found."""
+    if found is None:
         return []
     if not force:
         raise WirelagError(f"{found}, which would count twice: {found.way_out}, or use --force")
@@ -76,9 +82,10 @@ def refuse_copies(packets: Packets, force: bool = False) -> list[str]:
 
 def find_copies(files: Sequence[CaptureFile]) -> Copies | None:
     """Two captures that hold the same packets, if there are any."""
+    from wirelag.capture.pcap import can_be_read_again
     from wirelag.packets.batch import PacketId
 
-    files = [file for file in files if os.path.isfile(file.path)]  # what can be read again
+    files = [file for file in files if can_be_read_again(file.path)]  # what can be read again
     if len(files) < 2:
         return None
     # As they are; where one holds less of each packet; with other addresses.
@@ -113,13 +120,14 @@ class _Part:
 
         from wirelag import _kernels
         from wirelag.capture.files import Capture
+        from wirelag.packets.addresses import to_one_host
 
         names = {file.path: file.name}
         found, taken = [(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.bool_))], 0
         capture = Capture([file.path], names=names, filter=file.filter, packet_id=packet_id, tunnels=file.tunnels)
         for n, batch in enumerate(capture):
             rows = np.full(len(batch), True) if from_ns is None else batch.time_ns >= from_ns
-            found.append((batch.packet_id[rows], batch.time_ns[rows], _to_one_host(batch)[rows]))
+            found.append((batch.packet_id[rows], batch.time_ns[rows], to_one_host(batch)[rows]))
             taken += bool(rows.any())
             if taken == BATCHES or n + 1 == MOST_BATCHES:
                 break
@@ -164,14 +172,3 @@ class _Part:
         mine, others = self.numbers[self.tell], other.numbers[other.tell]
         common, fewer = len(np.intersect1d(mine, others)), min(len(mine), len(others))
         return common / fewer if common >= FEWEST_FAR and common > FAR_SHARE * fewer else 0.0
-
-
-def _to_one_host(batch: PacketBatch) -> npt.NDArray[np.bool_]:
-    """Packets that are not to a group or to all."""
-    import numpy as np
-
-    high, low = batch.dst[:, 0], batch.dst[:, 1]
-    version_4 = (high == 0) & (low >> np.uint64(32) == np.uint64(0xFFFF))
-    group_4 = (low & np.uint64(0xFFFFFFFF)) >= np.uint64(0xE0000000)  # multicast, reserved, broadcast
-    group_6 = high >> np.uint64(56) == np.uint64(0xFF)
-    return np.asarray(np.where(version_4, ~group_4, ~group_6))

@@ -280,12 +280,14 @@ def flows(
     sla: Sequence[str] | str = (),
     cores: int | None = None,
     progress: Progress = iter,
+    on: Any = None,
 ) -> FlowsResult:
     """Measure the one-way delay of every flow behind a queue, from sparse reference packets.
 
     `source` was captured behind the queue. References are STAMP packets in it, or, with `upstream`, packets that this
     capture from before the queue also holds. `drain` is the rate of the queue ("2Gbps"); by default it is learned.
-    Flows are listed unless `by` is given; with `by`, agreements must hold for each flow or group.
+    Flows are listed unless `by` is given; with `by`, agreements must hold for each flow or group. `on` works on it
+    elsewhere, as in `rtt`: one task reads everything, since all packets pass one queue.
     """
     from wirelag.stats.queue_drain import parse_drain
 
@@ -309,7 +311,13 @@ def flows(
     )
     from wirelag.packets.filters import Filter
 
-    return measure_flows(source, upstream, settings, ReadOptions(Filter.of(filter), tunnels, progress, cores_of(cores)))
+    reading = ReadOptions(Filter.of(filter), tunnels, progress, cores_of(cores))
+    if on is None:
+        return measure_flows(source, upstream, settings, reading)
+    from wirelag.measure.fleet import Fleet
+    from wirelag.measure.flows_many import flows_on
+
+    return flows_on(Fleet.of(on), source, upstream, settings, reading)
 
 
 def _reference(

@@ -48,7 +48,12 @@ def order(groups: GroupDelays, leg: str, sort: str, connections: Connections) ->
     by, samples = np.where(without, others, values)
     few, last = samples < fewest(sort), places == 0
     enough = int((~few & ~without & ~last).sum())
-    return places[np.lexsort((-by, few, without, last))], (enough, int((few & ~without & ~last).sum()))
+    return places[np.lexsort((_tags(groups), -by, few, without, last))], (enough, int((few & ~without & ~last).sum()))
+
+
+def _tags(groups: GroupDelays) -> npt.NDArray[np.uint64]:
+    """What decides between equal figures: not which group came first, which depends on who read what."""
+    return np.append(groups.tags_and_before()[0], np.zeros(int(not groups.complete), np.uint64))
 
 
 def _figure(delays: Distributions, name: str) -> Floats:
@@ -92,7 +97,7 @@ def failing(groups: GroupDelays, slas: Sequence[Sla], connections: Connections) 
             worst[-1] = max((sla.value(one) or 0.0 for one in others if sla.holds(one) is False), default=-np.inf)
         broken = np.flatnonzero(worst > -np.inf)
         if len(broken):
-            broken = broken[np.lexsort((-worst[broken], samples[broken] < FEWEST))]
+            broken = broken[np.lexsort((_tags(groups)[broken], -worst[broken], samples[broken] < FEWEST))]
             found[sla.text] = came[broken], worst[broken]
     return found
 

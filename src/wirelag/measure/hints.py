@@ -6,7 +6,6 @@ read again; so a command that has an answer does no work for this. Law: what a l
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -116,8 +115,9 @@ def _skipped(skipped: dict[str, int]) -> str:
 def _read_again(capture: Capture, wanted: Filter | None = None, tunnels: bool = False) -> Capture | None:
     """The same capture with another filter, or inside tunnels; None if it can be read only once."""
     from wirelag.capture.files import Capture
+    from wirelag.capture.pcap import can_be_read_again
 
-    if not all(os.path.isfile(file.path) for file in capture.files):
+    if not all(can_be_read_again(file.path) for file in capture.files):
         return None
     first = capture.files[0]
     chosen = first.filter if wanted is None else wanted

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from wirelag.capture.files import Capture
     from wirelag.capture.pcap import CaptureStatistics
     from wirelag.capture.source import PathOrFile
+    from wirelag.measure.copies import Copies
     from wirelag.measure.points import Progress
     from wirelag.measure.survey import Survey
+    from wirelag.measure.trial import Trial
     from wirelag.packets.filters import Filter
+    from wirelag.twopoint.sketch import Sighting
 
 LINKS: Final = {
     0: "NULL", 1: "Ethernet", 9: "PPP", 12: "raw IP", 14: "raw IP", 50: "PPP in HDLC", 51: "PPPoE", 101: "raw IP",
@@ -63,72 +66,118 @@ def info(
     tunnels: bool = False,
     cores: int | None = None,
     progress: Progress = iter,
+    on: Any = None,
 ) -> InfoResult:
     """Show what is in captures, and which commands can measure them and why: they are tried on the first packets.
 
     A capture that cannot be read is an error; if others can be read, `errors` lists it instead. `cores` may work on it
-    (default: all); no result depends on how many.
+    (default: all); no result depends on how many. `on` works on it elsewhere, as in `rtt`.
     """
     from wirelag.capture.ahead import cores_of
-    from wirelag.capture.files import Capture
-    from wirelag.capture.pcap import CaptureStatistics
     from wirelag.capture.source import each_of, list_files
-    from wirelag.measure.survey import Survey, common_share
-    from wirelag.measure.trial import Trial, try_commands, unrelated
-    from wirelag.measure.verdicts import tunnelled, verdicts
-    from wirelag.packets.batch import PacketId
-    from wirelag.twopoint.sketch import Sighting
 
-    names = dict(list_files([one for source in sources for one in each_of(source)]))
-    paths = list(names)
-    several = len(paths) > 1
-    total, statistics, trial = Survey(), CaptureStatistics(), Trial()
-    result, surveys, sightings, captures = InfoResult({}, []), [], [], []
-    for path in paths:
-        survey, sighting = Survey(with_ids=several), Sighting()
-        observers = [survey.observe, *[sighting.observe] * (len(paths) == 2)]
+    every = [one for source in sources for one in each_of(source)]
+    if on is not None:
+        from wirelag.measure.fleet import Fleet
+        from wirelag.measure.info_many import info_on
+
+        return info_on(Fleet.of(on), every, filter=filter, tunnels=tunnels)
+    files = list_files(every)
+    found: list[Surveyed] = []
+    errors = []
+    for path, name in files:
+        how = Looking(len(files), filter, tunnels, cores_of(cores))
         try:
-            capture = Capture(
-                [path],
-                names=names,
-                filter=filter,
-                tunnels=tunnels,
-                packet_id=PacketId() if several else None,
-                cores=cores_of(cores),
-            )
-            tried = try_commands(capture, observers, progress)
+            found.append(how.survey(path, name, progress))
         except WirelagError as error:
-            result.errors.append(str(error))
-            continue
-        result.warnings += capture.warnings
-        result.files.append(_of_file(capture, survey))
-        surveys.append(survey)
-        captures.append(capture)
-        sightings.append(sighting)
-        trial.add(tried)
-        statistics = statistics + capture.statistics
-        total.merge(survey)
-    if not result.files:
-        raise WirelagError("\n".join(result.errors))
-    ids = [survey.ids for survey in surveys]
-    common = max((common_share(a, b) for i, a in enumerate(ids) for b in ids[:i]), default=None)
-    apart = None
-    if len(sightings) == 2:
-        apart = unrelated(sightings[0], sightings[1], (result.files[0]["file"], result.files[1]["file"]))
+            errors.append(str(error))
     copies = None
-    if len(captures) > 1:
+    if len(found) > 1:
         from wirelag.measure.copies import find_copies
 
-        copies = find_copies([file for capture in captures for file in capture.files])
+        copies = find_copies([file for one in found for file in how.capture(one.path, one.name).files])
+    return result_of(found, errors, how, copies, apart_of(found))
+
+
+def apart_of(found: Sequence[Surveyed]) -> str | None:
+    """Why `oneway` cannot measure between two captures; empty if it can, None if there are not two."""
+    from wirelag.measure.trial import unrelated
+
+    sightings = [one.sighting for one in found if one.sighting is not None]
+    return unrelated(sightings[0], sightings[1], (found[0].name, found[1].name)) if len(sightings) == 2 else None
+
+
+class Surveyed:
+    """What one capture holds."""
+
+    def __init__(self, path: str, capture: Capture, survey: Survey, trial: Trial, sighting: Sighting | None) -> None:
+        self.path, self.name = path, capture.names[0]
+        self.facts, self.warnings, self.statistics = _of_file(capture, survey), capture.warnings, capture.statistics
+        self.survey, self.trial, self.sighting = survey, trial, sighting
+
+
+class Looking:
+    """How captures are read: one of how many, with which filter."""
+
+    def __init__(self, captures: int, filter: Filter | str | None, tunnels: bool, cores: int = 1) -> None:
+        self.captures, self.filter, self.tunnels, self.cores = captures, filter, tunnels, cores
+
+    def capture(self, path: str, name: str) -> Capture:
+        """A capture, to be read."""
+        from wirelag.capture.files import Capture
+        from wirelag.packets.batch import PacketId
+
+        return Capture(
+            [path],
+            names={path: name},
+            filter=self.filter,
+            tunnels=self.tunnels,
+            packet_id=PacketId() if self.captures > 1 else None,
+            cores=self.cores,
+        )
+
+    def survey(self, path: str, name: str, progress: Progress = iter) -> Surveyed:
+        """Read one capture."""
+        from wirelag.measure.survey import Survey
+        from wirelag.measure.trial import try_commands
+        from wirelag.twopoint.sketch import Sighting
+
+        survey, sighting = Survey(with_ids=self.captures > 1), Sighting() if self.captures == 2 else None
+        observers = [survey.observe, *([sighting.observe] if sighting else [])]
+        capture = self.capture(path, name)
+        trial = try_commands(capture, observers, progress)
+        return Surveyed(path, capture, survey, trial, sighting)
+
+
+def result_of(
+    found: Sequence[Surveyed], errors: list[str], how: Looking, copies: Copies | None, apart: str | None
+) -> InfoResult:
+    """The result over all captures that could be read."""
+    from wirelag.capture.pcap import CaptureStatistics
+    from wirelag.measure.survey import Survey, common_share
+    from wirelag.measure.trial import Trial
+    from wirelag.measure.verdicts import tunnelled, verdicts
+
+    if not found:
+        raise WirelagError("\n".join(errors))
+    total, statistics, trial = Survey(), CaptureStatistics(), Trial()
+    result = InfoResult({}, [one.facts for one in found], errors=errors)
+    for one in found:
+        result.warnings += one.warnings
+        trial.add(one.trial)
+        statistics = statistics + one.statistics
+        total.merge(one.survey)
+    ids = [one.survey.ids for one in found]
+    common = max((common_share(a, b) for i, a in enumerate(ids) for b in ids[:i]), default=None)
     inside = None
-    if not tunnels and tunnelled(total) and not (trial.delays and trial.timed):
+    if not how.tunnels and tunnelled(total) and not (trial.delays and trial.timed):
         from wirelag.measure.hints import inside_tunnels
 
-        inside = inside_tunnels(captures)
-    found = verdicts(total, trial, common, apart, copies, inside)
-    commands = [{"command": v.command, "applies": v.applies, "sure": v.sure, "why": v.why} for v in found]
+        inside = inside_tunnels(how.capture(one.path, one.name) for one in found)
+    told = verdicts(total, trial, common, apart, copies, inside)
+    commands = [{"command": v.command, "applies": v.applies, "sure": v.sure, "why": v.why} for v in told]
     result.facts = _facts(statistics, total) | {"commands": commands}
-    if several:
+    if how.captures > 1:
         result.facts["files"] = result.files
     return result
 

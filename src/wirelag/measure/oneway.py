@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from itertools import pairwise
 from os import PathLike
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import NoPacketsError, SettingError, WirelagError
@@ -127,13 +127,14 @@ def oneway(
     samples: bool | str | PathLike[str] = False,
     cores: int | None = None,
     progress: Progress = iter,
+    on: Any = None,
 ) -> OnewayResult:
     """Measure one-way delay, loss and reordering between points, from captures of the same traffic at each.
 
     `points` are captures in the order packets pass them (or files of `wirelag cut`); more than two give a report for
     each segment. Clocks need not agree: `clock="auto"` corrects their offset, `offset` gives it. `samples=True` keeps
     the delay of every packet (`Result.samples`) from the first point to the last; a path writes them to a Parquet or
-    CSV file. Only `join` sees each packet.
+    CSV file. Only `join` sees each packet. `on` works on it elsewhere, as in `rtt`: a task for each segment.
     """
     settings = OnewaySettings(
         method=Method(
@@ -164,7 +165,14 @@ def oneway(
     from wirelag.packets.filters import Filter
 
     reading = ReadOptions(Filter.of(filter), tunnels, progress, cores_of(cores))
-    return measure_oneway(points, settings, reading, samples=samples)
+    if on is None:
+        return measure_oneway(points, settings, reading, samples=samples)
+    from wirelag.measure.fleet import Fleet
+    from wirelag.measure.oneway_many import oneway_on
+
+    if samples is not False:
+        raise SettingError("samples", "the delay of every packet is more than tasks return; measure without --on")
+    return oneway_on(Fleet.of(on), points, settings, reading)
 
 
 def _relation(clock: str, offset: Duration | None) -> Relation:
@@ -222,22 +230,27 @@ def measure_oneway(
                 each=None if found else each,
             )
             found.append(one)
-    measured, *segments = found
     if len(found) < len(pairs):
-        measured.notes.append(f"stopped before {len(pairs) - len(found)} segments were read")
+        found[0].notes.append(f"stopped before {len(pairs) - len(found)} segments were read")
+    result = of_pairs(found, (stops[0].name, stops[-1].name), settings)
+    result.slowest, result.samples = each.listed(), each.kept
+    return result
+
+
+def of_pairs(found: Sequence[MeasuredPair], ends: tuple[str, str], settings: OnewaySettings) -> OnewayResult:
+    """The result of the first and the last point, whose names are `ends`, and of the segments between them."""
+    measured, *segments = found
     for part in segments:
         if part.alignment and measured.alignment and not part.alignment.agrees(measured.alignment):
             raise WirelagError(
-                f"{part.name}: packets travel against the direction from {stops[0].name} to {stops[-1].name}: name "
+                f"{part.name}: packets travel against the direction from {ends[0]} to {ends[1]}: name "
                 f"the captures in the order packets pass them"
             )
         measured.notes += [f"{part.name}: {note}" for note in part.notes if note not in measured.notes]
         measured.warnings += [line for line in part.warnings if line not in measured.warnings]
     if settings.method.make().can.delimited and settings.method.cut == "clock":
         measured.warnings.append(CLOCK_CUT)
-    result = _result(measured, segments, settings, settings.groups.by or "")
-    result.slowest, result.samples = each.listed(), each.kept
-    return result
+    return _result(measured, segments, settings, settings.groups.by or "")
 
 
 # ---- two points ----

@@ -90,7 +90,7 @@ class ResponseSettings:
         return Pirate(method, self.memory, self.epoch_ns, self.fewest, self.gap_ns, self.literal)
 
 
-class _Hearing:
+class Hearing:
     """The meter as the loop needs it."""
 
     points: ClassVar[tuple[str, ...]] = ("tap",)
@@ -169,6 +169,7 @@ def response(
     exchanges: bool | str | PathLike[str] = False,
     cores: int | None = None,
     progress: Progress = iter,
+    on: Any = None,
 ) -> ResponseResult:
     """Measure response latency: from a request to the last byte of its response, as the client sees it.
 
@@ -179,7 +180,7 @@ def response(
     `by`, agreements must hold for each group. The groups with the most responses are kept, as many as fit
     `group_memory`. `exchanges=True` keeps every paired exchange (`Result.exchanges`); a path writes them to a Parquet
     or CSV file. Captures that hold the same packets are refused, unless `force` is set. `cores` may work on it
-    (default: all); no result depends on how many.
+    (default: all); no result depends on how many. `on` works on it elsewhere, as in `rtt`.
     """
     settings = ResponseSettings(
         method=method,
@@ -196,6 +197,13 @@ def response(
         each_group=by is not None,
         questions=Questions.parse(above, sla).need_no_legs(),
     )
+    if on is not None:
+        from wirelag.measure.fleet import Fleet
+        from wirelag.measure.response_many import response_on
+
+        if exchanges is not False:
+            raise SettingError("exchanges", "every exchange is more than tasks return; measure without --on")
+        return response_on(Fleet.of(on), source, settings, filter=filter, tunnels=tunnels, force=force)
     from wirelag.capture.source import open_packets
 
     listen_ns = None if duration is None else duration_ns(duration, "duration")
@@ -228,8 +236,6 @@ def measure_response(
     progress: Progress = iter,
 ) -> ResponseResult:
     """The same, with checked settings."""
-    from wirelag.capture.source import Listening
-    from wirelag.measure.response_method import Chooser
     from wirelag.packets.frames import Frames
 
     if exchanges is not False and not settings.may_pair:
@@ -241,6 +247,22 @@ def measure_response(
         path = own_file(exchanges, packets.names, "exchanges")
     frames = Frames()
     when, heard = hear(packets, settings, frames, progress)
+    return response_of(when, heard, frames, packets, settings, exchanges, path)
+
+
+def response_of(
+    when: Interval,
+    heard: Heard,
+    frames: Frames,
+    packets: Packets,
+    settings: ResponseSettings,
+    exchanges: object = False,
+    path: str | None = None,
+) -> ResponseResult:
+    """The result from what was heard in packets; `exchanges`: whether each of them is kept, or written to a path."""
+    from wirelag.capture.source import Listening
+    from wirelag.measure.response_method import Chooser
+
     if settings.choose_interval:
         interval_ns = max(settings.epoch_ns, when.length_ns // SHOWN)
         settings = replace(settings, interval_ns=interval_ns, choose_interval=False)
@@ -274,8 +296,8 @@ def hear(
     """Both methods over all packets; an error if there is nothing to measure."""
     from wirelag.measure.loop import cut
 
-    ((when, (heard,)),) = cut(_Hearing(settings, frames), {"tap": progress(packets)})
-    _need_clients(heard, packets, settings.servers)
+    ((when, (heard,)),) = cut(Hearing(settings, frames), {"tap": progress(packets)})
+    need_clients(heard, packets, settings.servers)
     return when, heard
 
 
@@ -413,7 +435,7 @@ def _set_aside(report: Report) -> list[str]:
     return lines
 
 
-def _need_clients(heard: Heard, packets: Packets, servers: tuple[Server, ...]) -> None:
+def need_clients(heard: Heard, packets: Packets, servers: tuple[Server, ...]) -> None:
     """Without a packet from a client: say why, and what to do."""
     names = ", ".join(packets.names)
     if not heard.from_clients + heard.from_servers + heard.left_out:

@@ -214,6 +214,7 @@ class DelayResult(Result):
     extra: dict[str, Any] = field(default_factory=dict)  # fields of JSON besides the common ones
     samples: SampleColumns | PacketDelays | None = None  # every delay, on request
     slowest: list[Slow] = field(default_factory=list)  # the slowest samples, where each is known
+    errors: list[str] = field(default_factory=list)  # captures that could not be read at all, if others could
 
     @property
     def all_kept(self) -> bool:
@@ -372,6 +373,7 @@ class DelayResult(Result):
         plain["intervals"] = [entry.to_dict() for entry in self.intervals]
         plain["slowest"] = [one.to_dict() for one in self.slowest]
         plain |= {"partial": True} if self.partial else {}
+        plain |= {"errors": [*self.errors]} if self.errors else {}
         return plain
 
     def to_json_text(self) -> Iterable[str]:

@@ -6,13 +6,13 @@ A delay belongs to a leg: to the server and back, or to the client and back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, islice
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError
@@ -24,22 +24,20 @@ from wirelag.measure.slowest import listed
 from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_of, share, size_bytes, within
 
 if TYPE_CHECKING:
+    from wirelag.capture.sample_file import SampleColumns
     from wirelag.capture.source import Packets, PacketSource
     from wirelag.capture.table import Table
-    from wirelag.capture.undecoded import Records, Undecoded
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
     from wirelag.measure.group_order import Places
     from wirelag.measure.points import Progress
-    from wirelag.packets.batch import PacketBatch
+    from wirelag.measure.rtt_heard import Cut, Heard
     from wirelag.packets.filters import Filter
-    from wirelag.packets.intervals import Interval
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.synopses.connections import Connections
     from wirelag.synopses.group_delays import Group, GroupDelays
-    from wirelag.synopses.samples import Figures, SampleBatch, Samples, Sink
-    from wirelag.synopses.slowest import Slowest
+    from wirelag.synopses.samples import Figures, Samples, Sink
     from wirelag.synopses.timeline import Timeline
 
     _Legs = dict[str, Distribution]
@@ -213,6 +211,7 @@ def rtt(
     charts: bool = True,
     cores: int | None = None,
     progress: Progress = iter,
+    on: Any = None,
 ) -> RttResult:
     """Measure round-trip delay: the time from a request to its response, as both pass the capture point.
 
@@ -222,7 +221,8 @@ def rtt(
     fit `group_memory`, beyond that those with the most samples. `memory` replaces exact matching by a fridge of that
     size. `samples=True` keeps every delay (`Result.samples`); a path writes them to a Parquet or CSV file.
     `charts=False` skips what only the page needs. Captures that hold the same packets are refused, unless `force` is
-    set. `cores` may work on it (default: all); no result depends on how many.
+    set. `cores` may work on it (default: all); no result depends on how many. `on` works on it elsewhere: "local" (a
+    process for each core), "dask://HOST:PORT", a client of Dask, or a `Fleet`.
     """
     settings = RttSettings(
         match=None if match == "auto" else tuple(match.split(",") if isinstance(match, str) else match),
@@ -238,6 +238,12 @@ def rtt(
         groups=Groups(by, GROUPS, size_bytes(group_memory, "group_memory"), ipv4_prefix, ipv6_prefix, sort, top),
         questions=Questions.parse(above, sla),
     )
+    if on is not None:
+        from wirelag.measure.fleet import Fleet
+        from wirelag.measure.rtt_many import need_divisible, rtt_on
+
+        need_divisible(samples)
+        return rtt_on(Fleet.of(on), source, settings, filter=filter, tunnels=tunnels, force=force, charts=charts)
     from wirelag.capture.source import open_packets
 
     listen_ns = None if duration is None else duration_ns(duration, "duration")
@@ -262,14 +268,12 @@ def measure_rtt(
 ) -> RttResult:
     """The same, with checked settings."""
     from wirelag.capture.source import Listening
-    from wirelag.synopses.slowest import Slowest
-    from wirelag.synopses.timeline import Timeline
+    from wirelag.measure.rtt_heard import Heard
 
-    timeline = Timeline(settings.interval_ns) if charts else None
-    slowest = Slowest(0 if isinstance(packets, Listening) else settings.groups.slowest)
-    sinks: list[Sink] = [timeline.add] if timeline else []
+    heard = Heard.fresh(settings, charts, slowest=not isinstance(packets, Listening))
     with ExitStack() as stack:
-        kept = None
+        kept: SampleColumns | None = None
+        sinks: list[Sink] = []
         if samples is True:
             from wirelag.capture.sample_file import SampleColumns
 
@@ -280,8 +284,13 @@ def measure_rtt(
             from wirelag.measure.points import own_file
 
             sinks.append(stack.enter_context(SampleFile(own_file(samples, packets.names))).add)
-        result = _measured(packets, settings, slowest, sinks, progress)
-    result.timeline, result.samples, result.slowest = timeline, kept, listed(slowest)
+        result = measured(heard.cuts_of(packets, settings, sinks, progress), heard, packets, settings)
+    result.samples = kept
+    return told(result, packets, settings)
+
+
+def told(result: RttResult, packets: Packets, settings: RttSettings) -> RttResult:
+    """A result with its subject, notes and warnings."""
     result.subject, result.warnings = ", ".join(packets.names), list(packets.warnings)
     result.notes = with_groups(result.asked, result.broken) + result.notes
     again = result.report.details["counts"].get("again", 0) if settings.questions.slas else 0
@@ -362,70 +371,20 @@ class _Entries:
         return Figures.of(self._no_delays)
 
 
-def _cuts(
-    packets: Packets,
-    settings: RttSettings,
-    slowest: Slowest,
-    sinks: Sequence[Sink],
-    grouping: GroupDelays | None,
-    progress: Progress,
-) -> Iterator[tuple[Interval, Samples]]:
-    """The samples of each interval; all of them, if no interval is asked for.
-
-    Where nobody else asks for packets, those of a plain file are decoded and matched at once, on all cores.
-    """
-    from wirelag.capture.source import Listening
-    from wirelag.capture.undecoded import Undecoded, plain_file
-    from wirelag.estimators.match import Match, RecordsMeter
-    from wirelag.measure.loop import cut
-    from wirelag.packets.intervals import Interval
-
-    estimator = settings.estimator(later=not isinstance(packets, Listening))
-    alone = isinstance(estimator, Match) and not sinks and grouping is None and settings.interval_ns is None
-    if isinstance(estimator, Match) and alone and (file := plain_file(packets)):
-        meter = RecordsMeter(estimator, slowest, settings.ranked)
-        shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
-        for records in shown(Undecoded(file, meter.read, meter.threads)):
-            meter.observe(records)
-        yield Interval(0, 0), meter.cut()
-        return
-    if slowest.most:
-        sinks = [partial(slowest.of_leg, settings.ranked), *sinks]
-    estimator = replace(estimator, sinks=tuple(sinks))
-    for when, (part,) in cut(estimator, {"tap": progress(packets)}, settings.interval_ns, grouping):
-        yield when, part
-
-
-def _measured(
-    packets: Packets, settings: RttSettings, slowest: Slowest, sinks: Sequence[Sink], progress: Progress
-) -> RttResult:
+def measured(cuts: Iterable[Cut], heard: Heard, packets: Packets, settings: RttSettings) -> RttResult:
     """All samples, those of each interval, and those of each group."""
-    from wirelag.synopses.connections import Connections
     from wirelag.synopses.samples import Samples
 
-    grouping, entries = settings.groups.delays(), _Entries(settings)
+    grouping, whole, entries = heard.groups, heard.connections, _Entries(settings)
     both = settings.leg == "both"
     questions = settings.questions.of_leg(settings.leg)
-    sums = both or any(sla.leg == "both" for sla in questions.slas)
-    whole = Connections() if sums or grouping is not None else None
-    part_of = Connections() if both and settings.interval_ns else None  # those of the open interval, if they are told
-
-    def keep(batch: PacketBatch, samples: SampleBatch) -> None:
-        into = whole if part_of is None else part_of
-        assert into is not None
-        into.add(batch, samples)
-
-    sinks = [*sinks, keep] if whole is not None else sinks
     total, intervals = Samples(), []
-    for when, part in _cuts(packets, settings, slowest, sinks, grouping, progress):
+    for when, part, connections in cuts:
         total.merge(part)
         if settings.interval_ns:
-            entry = entries.of("interval", format_time(when.start_ns), part, part_of)
+            entry = entries.of("interval", format_time(when.start_ns), part, connections)
             entry.report = entry.report.during(when)
             intervals.append(_shape_only(entry))
-        if whole is not None and part_of is not None:
-            whole.merge(part_of)
-            part_of = Connections()
     first = entries.of("all", "all", total, whole if both else None)
     if settings.interval_ns:
         _doubt_short(intervals, settings.interval_ns, first, total)
@@ -442,6 +401,7 @@ def _measured(
         assert whole is not None
         _add_groups(result, settings, _Grouped(grouping, entries, whole, both, total, questions))
     result.counts, result.coverage = counts_of(packets, total), coverage_of(packets, total)
+    result.timeline, result.slowest = heard.timeline, listed(heard.slowest)
     return result
 
 

@@ -6,7 +6,7 @@ A flow key is a hash, so the rest is an even sample, and counts are scaled up.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,15 @@ class Survey:
         self.with_ids = with_ids
         self.ids: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 
+    def __getstate__(self) -> tuple[Any, ...]:
+        keys, bits = self._known()
+        return keys, bits, self._kernel.level, self._kinds, self._flags, self.with_ids, self.ids
+
+    def __setstate__(self, saved: tuple[Any, ...]) -> None:
+        keys, bits, level, self._kinds, self._flags, self.with_ids, self.ids = saved
+        self._kernel = _kernels.Survey(MOST_CONVERSATIONS)
+        self._kernel.merge_saved(keys, bits, level)
+
     def observe(self, packets: PacketBatch) -> None:
         """Add packets."""
         self._kernel.observe(packets, self._kinds, self._flags)
@@ -84,9 +93,12 @@ class Survey:
     @property
     def conversations(self) -> Conversations:
         """The conversations so far."""
+        return Conversations(self._known()[1], 1 << self._kernel.level)
+
+    def _known(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
         keys, bits = np.empty(len(self._kernel), np.uint64), np.empty(len(self._kernel), np.uint8)
         self._kernel.conversations(keys, bits)
-        return Conversations(bits, 1 << self._kernel.level)
+        return keys, bits
 
 
 def common_share(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> float:

@@ -77,3 +77,12 @@ def _within(addresses: Words, nets: tuple[ipaddress.IPv4Network | ipaddress.IPv6
             (addresses[:, 1] & np.uint64(low_mask)) == np.uint64(low)
         )
     return inside
+
+
+def to_one_host(batch: PacketBatch) -> npt.NDArray[np.bool_]:
+    """Packets that are not to a group or to all."""
+    high, low = batch.dst[:, 0], batch.dst[:, 1]
+    version_4 = (high == 0) & (low >> np.uint64(32) == np.uint64(0xFFFF))
+    group_4 = (low & np.uint64(0xFFFFFFFF)) >= np.uint64(0xE0000000)  # multicast, reserved, broadcast
+    group_6 = high >> np.uint64(56) == np.uint64(0xFF)
+    return np.asarray(np.where(version_4, ~group_4, ~group_6))

@@ -6,6 +6,7 @@ row. 0 is a packet that is in no file.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -34,6 +35,31 @@ class Frames:
         if len(captures) == 1:
             return packets.number | np.uint64(captures[0] << BITS)
         return np.asarray(packets.number | (np.array(captures, np.uint64) << np.uint64(BITS))[packets.source])
+
+    def place(self, capture: str, number: int) -> int:
+        """The place of a packet with this number."""
+        return self._captures.setdefault(capture, len(self._captures)) << BITS | number
+
+    def adopted(self, places: Places, others: Frames) -> Places:
+        """Places that others gave, as places of these."""
+        numbers = np.array([self.place(name, 0) >> BITS for name in others.captures], np.uint64)
+        known = places & np.uint64(NUMBER)
+        if not len(numbers):
+            return known
+        return np.asarray(np.where(known > 0, numbers[places >> np.uint64(BITS)] << np.uint64(BITS) | known, 0))
+
+    def renumbered(self, places: Places, parts: Frames, more: Mapping[str, int]) -> Places:
+        """Places in parts of captures, as places in the captures; `more` is what to add to the numbers of each part.
+
+        A part is called as its capture, with a NUL and something after it.
+        """
+        names = parts.captures
+        if not names:
+            return places
+        captures = np.array([self.place(name.partition("\0")[0], 0) for name in names], np.uint64)
+        added = np.array([more.get(name, 0) for name in names], np.int64).view(np.uint64)
+        part, number = places >> np.uint64(BITS), places & np.uint64(NUMBER)
+        return np.asarray(np.where(number > 0, captures[part] + number + added[part], 0))
 
     @property
     def captures(self) -> list[str]:

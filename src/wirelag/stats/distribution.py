@@ -141,6 +141,11 @@ class Distribution:
         columns = np.stack([self.weights[held], self.squares[held]])
         return Distribution.of_bins(self.bins[held], columns, self._sums.copy())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It travels as what holds delays, to be read or merged; how sure it is does not."""
+        small = self.compact()
+        return _travelled, (small.bins.astype(np.uint16), np.stack([small.weights, small.squares]), small._sums)
+
     def plus(self, other: Distribution) -> Distribution:
         """Both together, to read, in as much memory as it has bins that hold delays."""
         one, two = (each if each.bins is not _EVERY_BIN else each.compact() for each in (self, other))
@@ -294,3 +299,7 @@ class Distribution:
     def by_octave(self) -> npt.NDArray[np.float64]:
         """How many delays there are in each octave of ns, for a small picture."""
         return np.bincount(_OCTAVES[self.bins], weights=self.weights.astype(float), minlength=64).astype(np.float64)
+
+
+def _travelled(bins: Ints, columns: npt.NDArray[np.uint64], sums: npt.NDArray[np.uint64]) -> Distribution:
+    return Distribution.of_bins(bins.astype(np.int64), columns, sums)

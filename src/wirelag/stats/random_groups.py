@@ -35,6 +35,10 @@ class RandomGroups:
     def __init__(self, weights: npt.NDArray[np.uint64] | None = None) -> None:
         self.weights = np.zeros((2, CROWDS, BINS // COARSE), np.uint64) if weights is None else weights
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        held = np.flatnonzero(self.weights)
+        return _of_held, (self.weights.shape, held.astype(np.uint32), self.weights.reshape(-1)[held])
+
     def add(self, flow_key: Ints, rows: Ints, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
         """Add samples: the row of each in the column of flow keys, its leg and its delay."""
         of_each = _NO_WEIGHTS if weights is None else weights
@@ -52,6 +56,13 @@ class RandomGroups:
         """The error of the mean delay; None if there are too few groups."""
         sizes = np.asarray(self.weights.sum(axis=(0, 2)), np.float64)
         return between(self.weights.sum(axis=0) @ MIDDLES_COARSE_NS, sizes, alone)
+
+
+def _of_held(shape: tuple[int, ...], held: Ints, values: Ints) -> RandomGroups:
+    """The same again, from the weights that are not 0."""
+    weights = np.zeros(shape, np.uint64)
+    weights.reshape(-1)[held] = values
+    return RandomGroups(weights)
 
 
 def crowds_of(flow_keys: Ints) -> Ints:

@@ -33,6 +33,16 @@ class TimeSlots:
         # Bits of the length of a slot, numbers of the first and the last slot; if the last comes first, there is none.
         self.place = np.array([SHORTEST, 0, -1], np.int64)
 
+    def __getstate__(self) -> tuple[Any, ...]:
+        """The slots that hold delays."""
+        held = np.flatnonzero(self.counts)
+        return held.astype(np.uint16), self.counts[held], self.sums[held], self.place
+
+    def __setstate__(self, saved: tuple[Any, ...]) -> None:
+        held, counts, sums, self.place = saved
+        self.counts, self.sums = np.zeros(SLOTS), np.zeros(SLOTS)
+        self.counts[held], self.sums[held] = counts, sums
+
     def add(self, times_ns: Ints, wanted: Bools, delays_ns: Ints, weights: Ints | None = None) -> None:
         """Add the samples that are wanted, with the time of each."""
         of_each = _NO_WEIGHTS if weights is None else weights

@@ -39,9 +39,19 @@ class Connections:
     """Sums of delays by connection, group and leg, as a sink of samples."""
 
     def __init__(self, most: int = MOST) -> None:
-        self._kernel = _kernels.ConnectionSums(most)
+        self._most, self._kernel = most, _kernels.ConnectionSums(most)
         self._sorted: Rows | None = None  # by flow key, tag and stretch
         self._grouped: tuple[Rows, Rows, Rows] | None = None  # the same by tag
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        kernel, rows = self._kernel, np.empty(len(self._kernel) * _kernels.CONNECTION_ROW_WORDS, np.uint64)
+        kernel.rows(rows)
+        return self._most, rows, kernel.bits, kernel.level, kernel.first, kernel.last
+
+    def __setstate__(self, saved: tuple[Any, ...]) -> None:
+        most, *rows = saved
+        self.__init__(most)  # type: ignore[misc]
+        self._kernel.merge_rows(*rows)
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Add the samples of a packet batch."""

@@ -22,14 +22,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.grouping import OTHER, OTHER_KEY, Grouping, Ints
+from wirelag.packets.grouping import OTHER, OTHER_KEY, By, Grouping, Ints
 from wirelag.stats.distribution import BINS, WORDS, Distribution
 from wirelag.stats.distributions import Distributions
 from wirelag.synopses.samples import LEGS, Samples
@@ -70,6 +70,15 @@ class GroupDelays(Grouping):
     def anew(self) -> GroupDelays:
         """The same grouping without delays."""
         return GroupDelays(self.by, self.ipv4_prefix, self.ipv6_prefix, self.most, memory=self.memory)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        places, kernel = self.places()[: len(self)], self._kernel
+        records, other = self._records(places), np.empty(len(LEGS) * WORDS, np.uint64)
+        ranks = np.empty(REGISTERS, np.uint8)
+        kernel.other(other)
+        kernel.ranks(ranks)
+        saved = records.reshape(-1), *self._cells(places, records), other, ranks, kernel.floor, kernel.left
+        return _saved, (self.by, self.ipv4_prefix, self.ipv6_prefix, self.most, self.memory, saved)
 
     def add(self, packets: PacketBatch, rows: Ints, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> Ints:
         """Add samples, and return the tag of each: a hash of its group's key."""
@@ -231,6 +240,13 @@ class GroupDelays(Grouping):
         ranks = np.empty(REGISTERS, np.uint8)
         self._kernel.ranks(ranks)
         return distinct(ranks)
+
+
+def _saved(by: By, ipv4_prefix: int, ipv6_prefix: int, most: int, memory: int, saved: tuple[Any, ...]) -> GroupDelays:
+    """The same groups again, from what they told."""
+    found = GroupDelays(by, ipv4_prefix, ipv6_prefix, most, memory=memory)
+    found._kernel.merge_saved(*saved)
+    return found
 
 
 def distinct(ranks: npt.NDArray[np.uint8]) -> int:

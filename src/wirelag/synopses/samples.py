@@ -62,6 +62,10 @@ class Samples:
         self.connections: Connections | None = None  # for the uncertainty of groups
         self.whole: Samples | None = None  # of which a group is a part
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is merged; a synopsis that travelled is not added to."""
+        return vars(self) | {"_memory": None, "connections": None, "whole": None}
+
     def add(self, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
         """Add samples."""
         add_by_leg(self._both_legs(), delays_ns, weights, legs)

@@ -5,6 +5,7 @@ Law: of equal delays the first stays, so the result does not depend on how the i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -59,6 +60,27 @@ class Slowest:
         self.rows = together[np.argsort(-together["delay_ns"], kind="stable")[: self.most]]
         if len(self.rows) == self.most:
             self.least_ns = int(self.rows["delay_ns"][-1])
+
+    def merge(self, other: Slowest) -> None:
+        """Add the samples of another: of equal delays those that ended first stay, whichever machine found them."""
+        rows = other.rows.copy()
+        for name, mine, theirs in (
+            ("first", self.first_frames, other.first_frames),
+            ("last", self.last_frames, other.last_frames),
+        ):
+            rows[name] = mine.adopted(rows[name], theirs)
+        together = np.concatenate([self.rows, rows])
+        order = np.lexsort((together["last"], together["time_ns"], -together["delay_ns"]))
+        self.rows = together[order[: self.most]]
+        if len(self.rows) == self.most and self.most:
+            self.least_ns = int(self.rows["delay_ns"][-1])
+
+    def renumber(self, more: Mapping[str, int]) -> None:
+        """Count packets of parts from the beginning of their captures (`Frames.renumbered`)."""
+        whole = Frames()
+        self.rows["first"] = whole.renumbered(self.rows["first"], self.first_frames, more)
+        self.rows["last"] = whole.renumbered(self.rows["last"], self.last_frames, more)
+        self.first_frames = self.last_frames = whole
 
     def of_leg(self, leg: str, packets: PacketBatch, samples: SampleBatch) -> None:
         """Add round trips of a leg; where that is neither, of both, each with its own leg."""

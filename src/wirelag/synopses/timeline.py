@@ -43,6 +43,17 @@ class Timeline:
             slot = self._slots.setdefault((first + place // len(LEGS), place % len(LEGS)), Distribution())
             slot.add(samples.delays_ns[mine], weights)
 
+    def merge(self, other: Timeline) -> None:
+        """Add the delays of another."""
+        if not other._slots:
+            return
+        indexes = other._indexes
+        self._make_room(min(indexes) * other._length_ns, max(indexes) * other._length_ns)
+        longest = max(self._length_ns, other._length_ns)
+        self._slots, self._length_ns = _merged(self._slots, longest // self._length_ns), longest
+        for place, delays in _merged(other._slots, longest // other._length_ns).items():
+            self._slots.setdefault(place, Distribution()).merge(delays)
+
     @property
     def _indexes(self) -> list[int]:
         return [index for index, _ in self._slots]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,9 @@ class Course:
     @cached_property
     def _known(self) -> _kernels.PairCourses:
         return _kernels.PairCourses(self.keys, self.courses)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_known"}
 
     def of(self, packets: PacketBatch, direction: Direction | None) -> npt.NDArray[np.uint8]:
         """FORWARD, BACKWARD or ELSEWHERE for each packet."""

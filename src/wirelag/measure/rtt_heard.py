@@ -1,0 +1,128 @@
+"""What packets say about round trips: samples by interval, and what all of them are added to.
+
+Law: parts of the packets can be heard apart, and merged: by another core, or another machine. The sum is what one meter
+would have heard, as long as no connection is in two parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from wirelag.capture.pcap import CaptureFile
+    from wirelag.capture.source import Packets
+    from wirelag.capture.undecoded import Records, Undecoded
+    from wirelag.estimators.fridge import FridgeMeter
+    from wirelag.estimators.match import Match, MatchMeter
+    from wirelag.measure.points import Progress
+    from wirelag.measure.rtt import RttSettings
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.intervals import Interval
+    from wirelag.synopses.connections import Connections
+    from wirelag.synopses.group_delays import GroupDelays
+    from wirelag.synopses.samples import SampleBatch, Samples, Sink
+    from wirelag.synopses.slowest import Slowest
+    from wirelag.synopses.timeline import Timeline
+
+Cut: TypeAlias = "tuple[Interval, Samples, Connections | None]"
+"""The samples of an interval, and its connections where these are told of each interval."""
+
+
+class Heard:
+    """What all samples are added to, beside the synopses of intervals."""
+
+    def __init__(
+        self,
+        groups: GroupDelays | None,
+        connections: Connections | None,
+        slowest: Slowest,
+        timeline: Timeline | None,
+        of_interval: Connections | None = None,
+    ) -> None:
+        self.groups, self.connections, self.slowest, self.timeline = groups, connections, slowest, timeline
+        self._open = of_interval  # those of the open interval, if they are told
+
+    @classmethod
+    def fresh(cls, settings: RttSettings, charts: bool = False, slowest: bool = True) -> Heard:
+        """Nothing yet; `charts`: what only the page needs."""
+        from wirelag.synopses.connections import Connections
+        from wirelag.synopses.slowest import Slowest
+        from wirelag.synopses.timeline import Timeline
+
+        groups, both = settings.groups.delays(), settings.leg == "both"
+        sums = both or any(sla.leg == "both" for sla in settings.questions.of_leg(settings.leg).slas)
+        return cls(
+            groups,
+            Connections() if sums or groups is not None else None,
+            Slowest(settings.groups.slowest if slowest else 0),
+            Timeline(settings.interval_ns) if charts else None,
+            Connections() if both and settings.interval_ns else None,
+        )
+
+    def meter(self, settings: RttSettings, sinks: Sequence[Sink] = (), later: bool = False) -> MatchMeter | FridgeMeter:
+        """A meter whose samples are added here, and to these sinks."""
+        mine: list[Sink] = [partial(self.slowest.of_leg, settings.ranked)] if self.slowest.most else []
+        mine += [self.timeline.add] if self.timeline else []
+        mine += [*sinks, self._keep] if self.connections is not None else sinks
+        return replace(settings.estimator(later), sinks=tuple(mine)).meter("tap")
+
+    def _keep(self, batch: PacketBatch, samples: SampleBatch) -> None:
+        into = self.connections if self._open is None else self._open
+        assert into is not None
+        into.add(batch, samples)
+
+    def cuts_of(
+        self, packets: Packets, settings: RttSettings, sinks: Sequence[Sink], progress: Progress
+    ) -> Iterator[Cut]:
+        """The same as `cuts`, with a meter of its own.
+
+        Where nobody else asks for packets, those of a plain file are decoded and matched at once, on all cores.
+        """
+        from wirelag.capture.source import Listening
+        from wirelag.capture.undecoded import plain_file
+        from wirelag.estimators.match import Match
+
+        estimator = settings.estimator(later=not isinstance(packets, Listening))
+        asked = sinks or self.timeline or self.groups is not None or self.connections is not None
+        if isinstance(estimator, Match) and not asked and not settings.interval_ns and (file := plain_file(packets)):
+            yield self._undecoded(estimator, file, settings, progress)
+            return
+        meter = self.meter(settings, sinks, later=not isinstance(packets, Listening))
+        yield from self.cuts(meter, progress(packets), settings)
+
+    def _undecoded(self, estimator: Match, file: CaptureFile, settings: RttSettings, progress: Progress) -> Cut:
+        from wirelag.capture.undecoded import Undecoded
+        from wirelag.estimators.match import RecordsMeter
+        from wirelag.packets.intervals import Interval
+
+        meter = RecordsMeter(estimator, self.slowest, settings.ranked)
+        shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
+        for records in shown(Undecoded(file, meter.read, meter.threads)):
+            meter.observe(records)
+        return Interval(0, 0), meter.cut(), None
+
+    def cuts(
+        self, meter: MatchMeter | FridgeMeter, batches: Iterable[PacketBatch], settings: RttSettings
+    ) -> Iterator[Cut]:
+        """The synopsis of each interval, or one of all packets."""
+        from wirelag.estimators.drive import cut_by_time
+        from wirelag.synopses.connections import Connections
+
+        for when, samples in cut_by_time(meter, batches, settings.interval_ns, self.groups):
+            yield when, samples, self._open
+            if self.connections is not None and self._open is not None:
+                self.connections.merge(self._open)
+                self._open = Connections()
+
+    def merge(self, other: Heard) -> None:
+        """Add what was heard elsewhere, in packets after these or beside them."""
+        if self.groups is not None and other.groups is not None:
+            self.groups.merge(other.groups)
+        if self.connections is not None and other.connections is not None:
+            self.connections.merge(other.connections)
+        if self.timeline is not None and other.timeline is not None:
+            self.timeline.merge(other.timeline)
+        self.slowest.merge(other.slowest)

@@ -1,0 +1,1 @@
+"""Work on many machines: where tasks run, and what they have finished."""
