@@ -93,6 +93,7 @@ MEASURING = {  # options that choose what is measured, of which packets, or how:
     *("--baseline", "--slow"),
     *("--upgrade", "--strategy", "--upgraded", "--fail", "--router", "--classes", "--synopsis", "--write-agents"),
     *("--servers", "--follow", "--collector", "--token-file"),
+    *("--on", "--resume", "--task-size"),  # in parts: tests/measure/test_fleet.py says when figures are equal
     *("--read", "--speed", "--promiscuous", "--ring", "--in-kernel", "--then"),
 }
 OTHER_COMMANDS = {
