@@ -24,7 +24,7 @@ from wirelag.collector.health import Health
 from wirelag.collector.listeners import Listeners, Said
 from wirelag.collector.metrics import InUse, Metrics
 from wirelag.collector.read_again import before, is_settled, other_halves
-from wirelag.collector.store import Kept, Store, next_of
+from wirelag.collector.store import Fenced, Kept, Store, next_of
 from wirelag.collector.tally import Tally
 from wirelag.collector.upkeep import Upkeep
 from wirelag.errors import WirelagError
@@ -93,11 +93,15 @@ class Collector:
         self._trimmed_s = 0.0  # when `latest` and `settled` were, by a clock that is never set
         self._pruner = ThreadPoolExecutor(1, "pruning")
         self._resumed = False
+        self.is_shared = False  # other collectors write to the same store (sharing.py):
+        self.entries: list[Inbox] = []  # whose messages come by way of another inbox
+        self.owns: Callable[[Message], bool] = lambda message: True  # whether a message is for this one
+        self.fenced: Callable[[Iterable[int]], None] = lambda parts: None  # another has taken over
         self._checked = asyncio.Event()  # the store was, once
 
     async def run(self, inboxes: list[Inbox], read: Callable[[], Topology] | None = None) -> None:
         """Run until cancelled. `read` returns the current topology, if it is followed."""
-        self.inboxes, self._loop = inboxes, asyncio.get_running_loop()
+        self.inboxes, self._loop = [*inboxes, *self.entries], asyncio.get_running_loop()
         self._asked = [(inbox, asyncio.Queue(MOST_ASKS)) for inbox in inboxes]
         self.listeners.tell(await self.in_worker(self._resume) or [])
         async with asyncio.TaskGroup() as group:
@@ -129,6 +133,23 @@ class Collector:
         self.latest = {name: one for name, one in self.latest.items() if name not in gone}
         self.settled = {name: one for name, one in self.settled.items() if name not in gone}
         self.metrics.forget(gone)
+
+    def give_up(self, segments: Iterable[str]) -> None:
+        """Forget all about these: they are another collector's now; in the worker."""
+        gone = set(segments)
+        self.rounds.give_up(gone)
+        self._unsaved = [one for one in self._unsaved if one.segment not in gone]
+        self.no_longer(gone)
+
+    def take_over(self) -> list[Said] | None:
+        """Process what is stored of segments that are this collector's now; in the worker."""
+        self._resumed = False
+        return self._resume()
+
+    def learn(self, others: Mapping[str, dict[str, Any]]) -> None:
+        """Take note of what other collectors know of agents."""
+        for point in self.agents.learn(others):
+            self.presence.heard(point, False, time.monotonic())
 
     # ---- tasks ----
 
@@ -236,6 +257,11 @@ class Collector:
             self.store.commit()
             if self.store.beyond:
                 self.counted["results of classes beyond the limit"] = self.store.beyond
+        except Fenced as error:
+            with suppress(*self.store.errors):
+                self.store.rollback()
+            self.fenced(error.parts)
+            return None
         except self.store.errors as error:
             with suppress(*self.store.errors):
                 self.store.rollback()
@@ -385,7 +411,7 @@ class Collector:
         if message.type == "m-set":
             self.counted["not for a collector"] += 1
             return []
-        if self._is_behind(message, now_ns) or may_pass(message, now_ns):
+        if self._is_behind(message, now_ns) or may_pass(message, now_ns) or not self.owns(message):
             self._left.add(place)
             return []
         if is_ahead(message, now_ns):
@@ -402,7 +428,8 @@ class Collector:
             is_late or message.terms.delimiters is not None or self.rounds.lacks_other(message)
         ):  # whatever the clock shows
             found += self._again_all(other_halves(self.store, self.rounds, message), message)
-        self.store.put_message(message.key, message.point, message.interval.start_ns, data, now_ns)
+        start_ns = message.interval.start_ns
+        self.store.put_message(message.key, message.point, start_ns, data, now_ns, message.segment)
         return found + self._into_rounds(message)
 
     def _is_behind(self, message: Message, now_ns: int) -> bool:

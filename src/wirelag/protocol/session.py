@@ -85,17 +85,26 @@ class Rounds:
             if segment.ends != wanted.get(name, None if segment.named_by is None else segment.ends)
             or (name not in wanted and not named_by_agents)
         ]
+        self.give_up(segment.ends.segment for segment in gone)
         for segment in gone:
-            for place in list(segment.places.values()):
-                self._forget(segment, place)
-            self._used(segment.chain, [cut for side in segment.chain.sides for cut in side.waiting.values()])
-            self._unname(segment)
+            self._segments.pop(segment.ends.segment, None)
         for name, one in wanted.items():
             known = self._segments.setdefault(name, Segment(one))
             if known.named_by is not None:
                 self._names[known.named_by] -= 1
                 known.named_by = None
         return [segment.ends.segment for segment in gone if segment.ends.segment not in wanted]
+
+    def give_up(self, names: Iterable[str]) -> None:
+        """Forget all that waits for these segments, and those that only agents have named."""
+        for segment in [self._segments[name] for name in names if name in self._segments]:
+            for place in list(segment.places.values()):
+                self._forget(segment, place)
+            self._used(segment.chain, [cut for side in segment.chain.sides for cut in side.waiting.values()])
+            if segment.named_by is None:
+                self._segments[segment.ends.segment] = Segment(segment.ends)
+            else:
+                self._unname(segment)
 
     def allow(self, most_bytes: int, most_named: int, most_classes: int) -> None:
         """Change the limits; what is beyond them goes with the next messages."""
