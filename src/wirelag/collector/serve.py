@@ -12,7 +12,6 @@ import gc
 import hmac
 import os
 import re
-import secrets
 import signal
 import socket
 import ssl
@@ -29,6 +28,8 @@ from urllib.parse import parse_qs
 
 from wirelag import __version__
 from wirelag.collector.reload import Reload
+from wirelag.collector.sessions import SESSION_S, scope_of
+from wirelag.collector.sessions import opened as opened_session
 from wirelag.collector.settings import Settings
 from wirelag.collector.tokens import Tokens, refusal, senders
 from wirelag.errors import MissingExtraError, WirelagError
@@ -67,8 +68,6 @@ from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
 from wirelag.transport.service_manager import watched
 
-SESSION_S: Final = 12 * 3600.0
-MOST_SESSIONS: Final = 1000
 MOST_LOGIN: Final = 4096  # bytes
 LOGIN_S: Final = 10.0
 COOKIE: Final = "wirelag"
@@ -104,13 +103,10 @@ class Guard:
         self._app, self._encrypted, self._admit, self._refused = app, encrypted, admit, refused
         self._opened, self._is_strange = opened, is_strange
         self._tokens: Tokens | None = None
-        self._sessions: dict[str, tuple[float, str]] = {}  # by session: when it expires, and its scope
         self.use(tokens)
 
     def use(self, tokens: Tokens | None) -> None:
-        """Accept these tokens from now on; if one is gone or may do less, all sessions end."""
-        if not (self._tokens or {}).items() <= (tokens or {}).items():
-            self._sessions.clear()
+        """Accept these tokens from now on, and their sessions."""
         self._tokens = None if tokens is None else dict(tokens)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -165,8 +161,7 @@ class Guard:
         return found[0] if found else None
 
     def _in_session(self, request: Request) -> str | None:
-        expires, scope = self._sessions.get(request.cookies.get(COOKIE, ""), (0.0, ""))
-        return scope if expires > time.monotonic() else None
+        return scope_of(request.cookies.get(COOKIE, ""), self._tokens or {}, time.time())
 
     async def _login(self, request: Request) -> Response:
         body = b""
@@ -184,17 +179,9 @@ class Guard:
             self._refused(request, "a wrong login")
             return HTMLResponse(_login_page("That token is wrong."), 401, {"WWW-Authenticate": "Bearer"})
         self._admit(request, None)
-        now = time.monotonic()
-        self._sessions = {name: one for name, one in self._sessions.items() if one[0] > now}
-        while len(self._sessions) >= MOST_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
-        session = secrets.token_urlsafe(32)
-        self._sessions[session] = now + SESSION_S, scope
         self._opened(request, scope)
-        answer = RedirectResponse("/", 303)
-        answer.set_cookie(
-            COOKIE, session, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=self._encrypted
-        )
+        answer, session = RedirectResponse("/", 303), opened_session(given, time.time())
+        answer.set_cookie(COOKIE, session, max_age=SESSION_S, httponly=True, samesite="strict", secure=self._encrypted)
         return answer
 
 

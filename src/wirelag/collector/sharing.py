@@ -129,16 +129,20 @@ class Sharing:
         return time.monotonic() - self._store.committed_s < self._members.lease_s + 2 * TICK_S
 
     async def _turns(self) -> None:
+        pause_s, woke_s = self._members.lease_s / RENEWALS, time.monotonic()
         while True:
             if self._works:
                 await self._members.renew()
+            late_s = time.monotonic() - woke_s - pause_s
+            woke_s = time.monotonic()
             try:
-                await self._turn()
+                if late_s < 2 * pause_s:  # else what others have said waits to be heard
+                    await self._turn()
             except (WirelagError, OSError, Error) as error:
                 self._collector.counted["partitions not taken over"] += 1
                 line = f"cannot take over partitions now ({error}); still trying"
                 self._collector.notices.say("partitions not taken over", type(error).__name__, line)
-            await asyncio.sleep(self._members.lease_s / RENEWALS)
+            await asyncio.sleep(pause_s)
 
     async def _turn(self) -> None:
         """Own what it should."""

@@ -36,6 +36,12 @@ class Ends:
         return self.upstream, self.downstream
 
 
+def named_ends(segment: str) -> Ends | None:
+    """The ends of a segment that agents have named: they are its name; None if it does not name two points."""
+    upstream, _, downstream = segment.replace(">>", ">").partition(">")
+    return None if upstream == downstream or not downstream else Ends(segment, upstream, downstream)
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """The result of an interval of a segment, by class; None is everything."""

@@ -22,7 +22,7 @@ from wirelag.protocol.messages import Message
 from wirelag.protocol.pairing import Key, Pairing
 from wirelag.protocol.pairing import answer as answer  # for agents
 from wirelag.protocol.places import SIDES, Place, Segment, loss_in, with_neighbours
-from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result, together
+from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result, named_ends, together
 from wirelag.protocol.shares import Shares, crossing_bytes, message_bytes
 from wirelag.protocol.single_ended import result_of as said_alone
 from wirelag.synopses.crossing import Crossing
@@ -229,13 +229,13 @@ class Rounds:
                 yield segment, segment.ends.points.index(message.point)
 
     def _name(self, name: str, point: str) -> None:
-        upstream, _, downstream = name.replace(">>", ">").partition(">")
-        if upstream == downstream or point not in (upstream, downstream):
+        ends = named_ends(name)
+        if ends is None or point not in ends.points:
             return
         if len(self._segments) >= MOST_SEGMENTS or self._names[point] >= self._most_named:
             self.counted["segments beyond the limit"] += 1
             return
-        self._segments[name] = Segment(Ends(name, upstream, downstream), point)
+        self._segments[name] = Segment(ends, point)
         self._names[point] += 1
 
     def _let_idle_go(self, segment: Segment, now_ns: int) -> None:

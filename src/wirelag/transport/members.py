@@ -3,14 +3,18 @@
 What a lease promises: its holder was alive, and could write to the database, at most `lease_s` ago. It says who should
 work (protocol/sharing.py), and never who may write: that is for the fence in the database. So nobody waits for the
 broker's clock, for a majority of its servers, or for a process that is paused: a lease ends for everyone who has not
-heard of it for `lease_s`, by a clock of their own that is never set. A newcomer listens that long before it joins.
+heard of it for `lease_s`, by a clock of their own that is never set. A newcomer listens that long before it joins. On a
+host so busy that renewals are late again and again, a lease lasts longer: PATIENCE times the gap that one in ten
+exceeds, which each renewal tells. Otherwise collectors without time would spend it on taking each other's work.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from contextlib import suppress
+from itertools import pairwise
 from typing import Final
 
 from wirelag.errors import MissingExtraError
@@ -27,6 +31,9 @@ except ImportError:
 
 BUCKET: Final = "WIRELAG_MEMBERS"
 RENEWALS: Final = 5  # within a lease
+PATIENCE: Final = 4
+_GAPS: Final = 50  # renewals whose gaps count
+_MOST_S: Final = 60.0  # a lease lasts no longer, unless it is set so
 _KEPT_S: Final = 60.0  # how long the broker shows a lease that has ended
 _DELETED: Final = {"KV-Operation": "DEL"}
 
@@ -37,7 +44,8 @@ class Members:
     def __init__(self, line: Line, me: str, lease_s: float, replicas: int = 1) -> None:
         self.me, self.lease_s = me, lease_s
         self._line, self._replicas = line, replicas
-        self._heard_s: dict[str, float] = {}
+        self._heard_s: dict[str, tuple[float, float]] = {}  # when, and how long that lasts
+        self._renewed_s: deque[float] = deque(maxlen=_GAPS)
         self._listens_s: float | None = None  # since when
 
     @property
@@ -46,7 +54,7 @@ class Members:
         now_s = time.monotonic()
         if self._listens_s is None or now_s - self._listens_s < self.lease_s:
             return frozenset()
-        return frozenset(name for name, heard_s in self._heard_s.items() if now_s - heard_s < self.lease_s)
+        return frozenset(name for name, (heard_s, lasts_s) in self._heard_s.items() if now_s - heard_s < lasts_s)
 
     async def listen(self) -> None:
         """Hear of leases, across reconnections, without end."""
@@ -76,13 +84,16 @@ class Members:
         if message.headers and "KV-Operation" in message.headers:
             self._heard_s.pop(name, None)
         else:
-            self._heard_s[name] = time.monotonic()
+            with suppress(ValueError):
+                self._heard_s[name] = time.monotonic(), max(self.lease_s, min(float(message.data), _MOST_S))
 
     async def renew(self) -> None:
         """Renew the lease of this collector; a failure is noticed by everyone alike."""
         if self._listens_s is not None:
+            self._renewed_s.append(time.monotonic())
+            gaps = sorted(later - sooner for sooner, later in pairwise(self._renewed_s)) or [0.0]
             with suppress(Unreachable):
-                await self._line.say(f"$KV.{BUCKET}.{self.me}", f"{time.time():.3f}")
+                await self._line.say(f"$KV.{BUCKET}.{self.me}", f"{PATIENCE * gaps[len(gaps) * 9 // 10]:.3f}")
 
     async def leave(self) -> None:
         """End the lease at once."""

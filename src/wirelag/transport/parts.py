@@ -137,16 +137,23 @@ class Parts:
     async def open(self, tokens: Mapping[int, int]) -> None:
         """Read these partitions from now on; `tokens`: of their fences, so that each owner has another consumer."""
         await self.ensure()
-        context = await self.line.stream()
-        there = [str(one.name) for one in await self.line.unless_lost(context.consumers_info(STREAM))]
-        await asyncio.gather(*(self._open(context, part, number, there) for part, number in tokens.items()))
+        for last in (False, False, True):
+            context = await self.line.stream()
+            there = [str(one.name) for one in await self.line.unless_lost(context.consumers_info(STREAM))]
+            left = {part: number for part, number in tokens.items() if part not in self._readers}
+            tasks = [self._open(context, part, number, there) for part, number in left.items()]
+            failed = [one for one in await asyncio.gather(*tasks, return_exceptions=True) if one is not None]
+            if not failed:
+                return
+            if last or not all(isinstance(one, Unreachable) for one in failed):
+                raise failed[0]
 
     async def _open(self, context: JetStreamContext, part: int, number: int, there: Iterable[str]) -> None:
-        name = f"part{part}-{number}"
         for former in there:
-            if former.startswith(f"part{part}-") and former != name:
+            if former.startswith(f"part{part}-") and int(former.partition("-")[2]) < number:
                 with suppress(Unreachable):  # another deletes it, too
                     await self.line.unless_lost(context.delete_consumer(STREAM, former))
+        name = f"part{part}-{number}"
         consumer = ConsumerConfig(
             durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=_AGAIN_S, max_ack_pending=_PENDING,
             filter_subject=f"wirelag.part.{part}.*.*",
