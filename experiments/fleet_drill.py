@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(File(__file__).parent.parent))
 from experiments.drill import Sending, expected, traffic
-from lab.fleet import COUNT, Fleet, missing
+from lab.fleet import COUNT, Fleet, address_of, missing
 from tests.support.agent_messages import SECOND_NS, Agent
 from tests.support.faulty_collector import agree, compared
 from wirelag.collector.postgres import PostgresStore
@@ -115,6 +115,38 @@ async def drill(arguments: argparse.Namespace, fleet: Fleet, folder: File) -> bo
     return not (lost or wrong or untrue or summed or dropped or counted["internal errors"])
 
 
+async def handovers(fleet: Fleet) -> bool:
+    """How long it takes until others own all partitions of a collector that is killed, paused or cut off."""
+    import psycopg
+
+    longest_s = 0.0
+    with psycopg.connect(fleet.store, autocommit=True) as base:
+        for number, what in enumerate(("killed", "paused", "cut off from the brokers")):
+            host = COLLECTORS[number]
+            names = "select distinct application_name from pg_stat_activity where client_addr = %s"
+            (name,) = (one for (one,) in base.execute(names, (address_of(host),)).fetchall() if one)
+            with contextlib.ExitStack() as stack:
+                began_s = time.monotonic()
+                if what == "killed":
+                    fleet.end(host)
+                elif what == "paused":
+                    os.kill(fleet.running[host].pid, signal.SIGSTOP)
+                else:
+                    for broker in BROKERS:
+                        stack.enter_context(fleet.cut(host, broker))
+                while base.execute("select 1 from wirelag.fences where holder = %s limit 1", (name,)).fetchone():
+                    await asyncio.sleep(0.02)
+                took_s = time.monotonic() - began_s
+            longest_s = max(longest_s, took_s)
+            print(f"{host} {what}: others own its partitions after {took_s:.2f} s", flush=True)
+            if what == "killed":
+                fleet.begin(host)
+            elif what == "paused":
+                os.kill(fleet.running[host].pid, signal.SIGCONT)
+            await asyncio.sleep(10.0)  # it has its share again
+    return longest_s < 2.0
+
+
 def judged(
     fleet: Fleet, agents: list[tuple[Agent, Agent]], wanted: dict[tuple[str, int], Any], seconds: int, patience_s: float
 ) -> tuple[int, int, int, int]:
@@ -155,6 +187,7 @@ def true(ends: tuple[Agent, Agent], start_ns: int) -> tuple[int, ...]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=20)
+    parser.add_argument("--handovers", action="store_true", help="only print how long handing over takes")
     parser.add_argument("--seconds", type=int, default=240, help="of traffic; faults end when they end")
     parser.add_argument("--segments", type=int, default=6)
     parser.add_argument("--paused", type=float, default=PAUSED_S, help="seconds of the longest pause")
@@ -170,7 +203,7 @@ def main() -> None:
             fleet.start_all()
             fleet.wait_until_shared()
             with fleet.inside("agents"):
-                is_right = asyncio.run(drill(arguments, fleet, folder))
+                is_right = asyncio.run(handovers(fleet) if arguments.handovers else drill(arguments, fleet, folder))
     sys.exit(0 if is_right else 1)
 
 

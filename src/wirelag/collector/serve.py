@@ -265,7 +265,7 @@ async def _opened(
 ) -> Store | None:
     """The store; while the disk is full or read-only, all requests get 503 and agents keep their messages."""
     said, waiting, works = "", None, None
-    name = f"{socket.gethostname()}:{sock.getsockname()[1]}"
+    name = f"{socket.gethostname()} {settings.host}:{sock.getsockname()[1]}"  # hosts may have one name
     session = name_of(socket.gethostname(), sock.getsockname()[1]) if settings.shares else ""
     try:
         while not ended.is_set():
