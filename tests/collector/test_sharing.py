@@ -73,6 +73,9 @@ def test_two_collectors_are_one(shared: tuple[list[Running], str, str], server: 
     session = {"Cookie": login(one.url, TOKEN)}
     assert other.get("/api/v1/segments", session)[0] == 200
 
+    wirelag("collect", "--forget", of_other.split(">")[0], "--store", url, "--listen", "127.0.0.1:0")
+    until(lambda: len(other.json("/api/v1/agents")["agents"]) == 3, "that an agent is forgotten everywhere")
+
     up, down = between(last, path)
     send(one.url, [up], 4, lambda: True, TOKEN)  # its other half comes when the owner is dead
     one.end(signal.SIGKILL)

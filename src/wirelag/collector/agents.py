@@ -107,8 +107,12 @@ class Agents:
         changed, self._changed = self._changed, set()
         return {point: self._known[point] for point in changed}
 
-    def learn(self, others: Mapping[str, dict[str, Any]]) -> list[str]:
-        """Take note of what other collectors know; returns the agents that they have heard since the last call."""
+    def learn(self, mine: Mapping[str, Any], others: Mapping[str, dict[str, Any]]) -> list[str]:
+        """Take note of what is stored; returns the agents that other collectors have heard since the last call.
+
+        What this one has stored and is gone was forgotten by way of another.
+        """
+        self._known = {point: said for point, said in self._known.items() if point in mine or point in self._changed}
         before, self._others = self._others, {point: said for point, said in others.items() if _is_sound(said)}
         return [
             point

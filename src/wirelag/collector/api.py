@@ -163,6 +163,8 @@ class Api:
     async def _last(self, segment: str, known: dict[str, Kept], least: Rank) -> dict[str, Any] | None:
         if segment in known:
             return known[segment].report
+        if (told := self._of.elsewhere(segment, least >= Rank.ALONE)) is not None:
+            return told
         lengths = await asyncio.to_thread(self._of.store.lengths_ns, segment, None)
         rows = await self._singles(segment, None, lengths, (0, FOREVER_NS), 3)
         return next((row.to_json() for row in reversed(rows) if row.rank >= least), None)

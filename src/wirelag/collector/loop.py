@@ -97,6 +97,7 @@ class Collector:
         self.entries: list[Inbox] = []  # whose messages come by way of another inbox
         self.owns: Callable[[Message], bool] = lambda message: True  # whether a message is for this one
         self.fenced: Callable[[Iterable[int]], None] = lambda parts: None  # another has taken over
+        self.elsewhere: Callable[[str, bool], dict[str, Any] | None] = lambda segment, settled: None  # told lately
         self._checked = asyncio.Event()  # the store was, once
 
     async def run(self, inboxes: list[Inbox], read: Callable[[], Topology] | None = None) -> None:
@@ -146,9 +147,9 @@ class Collector:
         self._resumed = False
         return self._resume()
 
-    def learn(self, others: Mapping[str, dict[str, Any]]) -> None:
-        """Take note of what other collectors know of agents."""
-        for point in self.agents.learn(others):
+    def learn(self, mine: Mapping[str, Any], others: Mapping[str, dict[str, Any]]) -> None:
+        """Take note of what is stored of agents, by this collector and by others; in the worker."""
+        for point in self.agents.learn(mine, others):
             self.presence.heard(point, False, time.monotonic())
 
     # ---- tasks ----

@@ -194,6 +194,11 @@ class PostgresStore:
         for part in parts:
             self._tokens.pop(part, None)
 
+    def lost(self) -> set[int]:
+        """Partitions that another collector has taken over: what stores nothing does not notice by itself."""
+        found = run(self._ready(), "select part, token from fences where part = any(%s)", (self.held,)).fetchall()
+        return {part for part, token in found if self._tokens.get(part) != token}
+
     @property
     def held(self) -> list[int]:
         """The partitions that are this collector's."""

@@ -4,7 +4,8 @@ Laws. A collector owns the partitions that protocol/sharing.py gives it among th
 renews its own while it can write to the database. To take a partition over, in this order: raise its fence, which ends
 all writing of the former owner; open a consumer, which gets all that the former owner did not acknowledge; read the
 messages that are stored without their other half. To give one up: forget all of it; nothing is written. Whoever is
-fenced off gives up, too, and rests for a lease before it tries again. What is told to listeners is told by every
+fenced off gives up, too, and rests for a lease before it tries again; it looks every second, since one that gets no
+messages has nothing to commit. What is told to listeners is told by every
 collector, so that a page may be served by any.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 import time
 from collections.abc import Iterable
@@ -29,6 +31,7 @@ from wirelag.collector.settings import Settings
 from wirelag.collector.store import Store
 from wirelag.errors import WirelagError
 from wirelag.protocol.messages import Message
+from wirelag.protocol.session import MOST_SEGMENTS
 from wirelag.protocol.sharing import owners, part_of
 from wirelag.transport import Inbox, Unreachable, pauses
 from wirelag.transport.http_inbox import HttpInbox
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 NEWS: Final = "wirelag.news"
 LEARN_S: Final = 2.0  # how often to read what others know of agents
+_LATELY_S: Final = 10.0
 _MOST_TOLD: Final = 100  # results in one message to the others
 _MOST_UNTOLD: Final = 1000  # messages to them that wait
 
@@ -52,6 +56,7 @@ class Shared(Listeners):
     def __init__(self) -> None:
         super().__init__()
         self.untold: asyncio.Queue[str] = asyncio.Queue(_MOST_UNTOLD)
+        self._heard: dict[tuple[str, bool], tuple[float, dict[str, Any]]] = {}  # when, and the report
 
     def tell(self, said: News) -> None:
         """Tell those who listen here, and the other collectors."""
@@ -65,7 +70,16 @@ class Shared(Listeners):
 
     def hear(self, text: str) -> None:
         """Tell those who listen here what another collector has said."""
-        super().tell([Said(segment, report) for segment, report in json.loads(text)])
+        said, now_s = [Said(segment, report) for segment, report in json.loads(text)], time.monotonic()
+        for one in said if len(self._heard) < 2 * MOST_SEGMENTS else ():
+            for is_settled in {False, bool(one.report["settled"])}:
+                self._heard[one.segment, is_settled] = now_s, one.report
+        super().tell(said)
+
+    def last(self, segment: str, settled: bool) -> dict[str, Any] | None:
+        """What another collector has said of a segment lately: else the store knows."""
+        heard_s, report = self._heard.get((segment, settled), (-math.inf, None))
+        return report if time.monotonic() - heard_s < _LATELY_S else None
 
 
 def shared(
@@ -91,11 +105,12 @@ class Sharing:
         self.inboxes: list[Inbox] = [parts]
         collector.entries = entries
         self._rests_until_s: dict[int, float] = {}  # partitions from which it was fenced off
+        self._looked_s = 0.0  # when the fences were
         self._told = Shared()
         self._said: frozenset[str] | None = None  # the collectors of which the log has told
         self._loop = asyncio.get_running_loop()
         collector.listeners, collector.is_shared = self._told, True
-        collector.owns, collector.fenced = self._owns, self._fenced
+        collector.owns, collector.fenced, collector.elsewhere = self._owns, self._fenced, self._told.last
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -147,6 +162,10 @@ class Sharing:
     async def _turn(self) -> None:
         """Own what it should."""
         alive, now_s = self._members.alive, time.monotonic()
+        if now_s - self._looked_s > TICK_S and self._store.held:
+            self._looked_s = now_s
+            if lost := await self._collector.in_worker(self._store.lost):
+                await self._collector.in_worker(self._fenced, lost)
         mine = {part for part, who in owners(alive).items() if who == self._members.me}
         held = set(self._store.held)
         if held - mine:
@@ -198,11 +217,13 @@ class Sharing:
 
     async def _learn(self) -> None:
         """Read what others know of agents."""
-        read = partial(self._store.agents, others=True)
         while True:
             with suppress(*self._store.errors):  # the worker says why
-                self._collector.learn(await self._collector.in_worker(read))
+                await self._collector.in_worker(self._read_agents)
             await asyncio.sleep(LEARN_S)
+
+    def _read_agents(self) -> None:
+        self._collector.learn(self._store.agents(), self._store.agents(others=True))
 
     async def _tell(self) -> None:
         while True:
