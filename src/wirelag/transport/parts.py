@@ -62,6 +62,7 @@ _AGAIN_S: Final = 30.0  # after which the owner gets an unacknowledged message a
 _FETCH: Final = 64  # messages of a partition that are fetched at once,
 _PENDING: Final = 512  # and that wait for their acknowledgement
 _POLL_S: Final = 2.0
+_BACK: Final = 4
 _WAITING: Final = 1024  # messages that wait for the collector
 _FORWARDED: Final = 128  # messages under way to their partitions
 
@@ -149,10 +150,11 @@ class Parts:
                 raise failed[0]
 
     async def _open(self, context: JetStreamContext, part: int, number: int, there: Iterable[str]) -> None:
-        for former in there:
-            if former.startswith(f"part{part}-") and int(former.partition("-")[2]) < number:
-                with suppress(Unreachable):  # another deletes it, too
-                    await self.line.unless_lost(context.delete_consumer(STREAM, former))
+        listed = {one for one in there if one.startswith(f"part{part}-") and int(one.partition("-")[2]) < number}
+        lately = {f"part{part}-{number - back}" for back in range(1, _BACK)}  # a cluster may list too few
+        for former in listed | lately:
+            with suppress(Unreachable):  # another has deleted it, or it was never made
+                await self.line.unless_lost(context.delete_consumer(STREAM, former))
         name = f"part{part}-{number}"
         consumer = ConsumerConfig(
             durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=_AGAIN_S, max_ack_pending=_PENDING,
