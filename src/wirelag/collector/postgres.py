@@ -261,7 +261,8 @@ class PostgresStore:
     def drop_messages(self, keys: Iterable[str]) -> None:
         """Drop messages that are no longer needed."""
         if gone := list(keys):
-            run(self._base, "delete from messages where part = any(%s) and key = any(%s)", (self.held, gone))
+            query = "delete from messages where part = any(%s) and key = any(%s) returning part"
+            self._touched |= {part for (part,) in run(self._base, query, (self.held, gone)).fetchall()}
 
     def messages_about(
         self, start_ns: int, points: Iterable[str], around_ns: int = 0, known: Callable[[str], bool] = lambda key: False

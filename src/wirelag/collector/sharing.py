@@ -2,8 +2,8 @@
 
 Laws. A collector owns the partitions that protocol/sharing.py gives it among those whose lease holds (members.py). It
 renews its own while it can write to the database. To take a partition over, in this order: raise its fence, which ends
-all writing of the former owner; open a consumer, which gets all that the former owner did not acknowledge; read the
-messages that are stored without their other half. To give one up: forget all of it; nothing is written. Whoever is
+all writing of the former owner; read the partition's messages, also those that the former owner did not acknowledge;
+read those that are stored without their other half. To give one up: forget all of it; nothing is written. Whoever is
 fenced off gives up, too, and rests for a lease before it tries again; it looks every second, since one that gets no
 messages has nothing to commit. What is told to listeners is told by every collector, so that a page may be served by
 any.

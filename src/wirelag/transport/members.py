@@ -4,7 +4,7 @@ What a lease promises: its holder was alive, and could write to the database, at
 work (protocol/sharing.py), and never who may write: that is for the fence in the database. So nobody waits for the
 broker's clock, for a majority of its servers, or for a process that is paused: a lease ends for everyone who has not
 heard of it for `lease_s`, by a clock of their own that is never set. A newcomer listens that long before it joins. On a
-host so busy that renewals are late again and again, a lease lasts longer: PATIENCE times the gap that one in ten
+host so busy that renewals are late again and again, a lease lasts longer: PATIENCE times the gap that every second one
 exceeds, which each renewal tells. Otherwise collectors without time would spend it on taking each other's work.
 """
 
@@ -93,7 +93,7 @@ class Members:
             self._renewed_s.append(time.monotonic())
             gaps = sorted(later - sooner for sooner, later in pairwise(self._renewed_s)) or [0.0]
             with suppress(Unreachable):
-                await self._line.say(f"$KV.{BUCKET}.{self.me}", f"{PATIENCE * gaps[len(gaps) * 9 // 10]:.3f}")
+                await self._line.say(f"$KV.{BUCKET}.{self.me}", f"{PATIENCE * gaps[len(gaps) // 2]:.3f}")
 
     async def leave(self) -> None:
         """End the lease at once."""

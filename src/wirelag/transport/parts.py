@@ -2,8 +2,9 @@
 
 Law: a message is acknowledged to its agent, or to the broker that had it, once it is in its partition's subject; from
 there on it is the owner's, who acknowledges it when it is stored. So both ends of a segment meet at one collector,
-whichever way they came in. A new owner has a consumer of its own, and those of former owners are deleted: what they had
-and did not acknowledge comes again at once, and they get nothing more.
+whichever way they came in. A partition has one consumer, which whoever owns it reads from: what a former owner had and
+did not acknowledge comes to the next one after _AGAIN_S, and what a former owner still reads it cannot store, and gives
+back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
@@ -58,11 +59,10 @@ PARTED: Final = StreamConfig(
     max_msg_size=MOST_BYTES + _HEADERS,
     duplicate_window=600,
 )
-_AGAIN_S: Final = 30.0  # after which the owner gets an unacknowledged message again
+_AGAIN_S: Final = 3.0  # after which an unacknowledged message comes again
 _FETCH: Final = 64  # messages of a partition that are fetched at once,
 _PENDING: Final = 512  # and that wait for their acknowledgement
 _POLL_S: Final = 2.0
-_BACK: Final = 4
 _WAITING: Final = 1024  # messages that wait for the collector
 _FORWARDED: Final = 128  # messages under way to their partitions
 
@@ -135,33 +135,19 @@ class Parts:
         for each in (PARTED, ASKED):
             await self.line.unless_lost(_ensure(context, each.evolve(num_replicas=self._replicas)))
 
-    async def open(self, tokens: Mapping[int, int]) -> None:
-        """Read these partitions from now on; `tokens`: of their fences, so that each owner has another consumer."""
+    async def open(self, parts: Iterable[int]) -> None:
+        """Read these partitions from now on; what a former owner did not acknowledge comes within _AGAIN_S."""
         await self.ensure()
-        for last in (False, False, True):
-            context = await self.line.stream()
-            there = [str(one.name) for one in await self.line.unless_lost(context.consumers_info(STREAM))]
-            left = {part: number for part, number in tokens.items() if part not in self._readers}
-            tasks = [self._open(context, part, number, there) for part, number in left.items()]
-            failed = [one for one in await asyncio.gather(*tasks, return_exceptions=True) if one is not None]
-            if not failed:
-                return
-            if last or not all(isinstance(one, Unreachable) for one in failed):
-                raise failed[0]
+        context = await self.line.stream()
+        await asyncio.gather(*(self._open(context, part) for part in parts if part not in self._readers))
 
-    async def _open(self, context: JetStreamContext, part: int, number: int, there: Iterable[str]) -> None:
-        listed = {one for one in there if one.startswith(f"part{part}-") and int(one.partition("-")[2]) < number}
-        lately = {f"part{part}-{number - back}" for back in range(1, _BACK)}  # a cluster may list too few
-        for former in listed | lately:
-            with suppress(Unreachable):  # another has deleted it, or it was never made
-                await self.line.unless_lost(context.delete_consumer(STREAM, former))
-        name = f"part{part}-{number}"
+    async def _open(self, context: JetStreamContext, part: int) -> None:
         consumer = ConsumerConfig(
-            durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=_AGAIN_S, max_ack_pending=_PENDING,
+            durable_name=f"part{part}", ack_policy=AckPolicy.EXPLICIT, ack_wait=_AGAIN_S, max_ack_pending=_PENDING,
             filter_subject=f"wirelag.part.{part}.*.*",
         )  # fmt: skip
         await self.line.unless_lost(context.add_consumer(STREAM, consumer))
-        self._readers[part] = asyncio.create_task(self._read(name))
+        self._readers[part] = asyncio.create_task(self._read(f"part{part}"))
 
     async def shut(self, parts: Iterable[int]) -> None:
         """Read these partitions no more."""
