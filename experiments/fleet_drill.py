@@ -42,18 +42,19 @@ FAULTS = ("kill collector", "pause collector", "kill broker", "pause broker", "r
 class Faults:
     """What goes wrong in a fleet."""
 
-    def __init__(self, fleet: Fleet, rng: random.Random, longest_s: float) -> None:
+    def __init__(self, fleet: Fleet, rng: random.Random, longest_s: float, without: list[str]) -> None:
         self._fleet, self._rng, self._longest_s = fleet, rng, longest_s
+        self._kinds = [one for one in FAULTS if one not in without]
         self.counted: Counter[str] = Counter()
 
     async def happen(self, number: int) -> None:
         """One fault, for a while: each kind in turn, then any."""
         rng, fleet = self._rng, self._fleet
-        what = FAULTS[number] if number < len(FAULTS) else rng.choice(FAULTS)
+        what = self._kinds[number] if number < len(self._kinds) else rng.choice(self._kinds)
         for_s, host = rng.uniform(*FAULT_S), rng.choice(COLLECTORS if "collector" in what else BROKERS)
         self.counted[what] += 1
         if what.startswith("pause"):
-            for_s = self._longest_s if number == FAULTS.index("pause collector") else for_s
+            for_s = self._longest_s if what == "pause collector" and self.counted[what] == 1 else for_s
             print(f"  {what} {host} for {for_s:.1f} s", flush=True)
             os.kill(fleet.running[host].pid, signal.SIGSTOP)
             await asyncio.sleep(for_s)
@@ -86,7 +87,7 @@ async def drill(arguments: argparse.Namespace, fleet: Fleet, folder: File) -> bo
     for one in senders:
         one.start()
     sending = asyncio.gather(*(one.produce(random.Random(rng.random())) for one in senders))
-    faults = Faults(fleet, rng, arguments.paused)
+    faults = Faults(fleet, rng, arguments.paused, arguments.without)
     for number in range(arguments.faults):
         await asyncio.sleep(rng.uniform(*PAUSE_S))
         await faults.happen(number)
@@ -190,6 +191,7 @@ def main() -> None:
     parser.add_argument("--handovers", action="store_true", help="only print how long handing over takes")
     parser.add_argument("--seconds", type=int, default=240, help="of traffic; faults end when they end")
     parser.add_argument("--segments", type=int, default=6)
+    parser.add_argument("--without", action="append", default=[], choices=FAULTS, help="a kind of fault to leave out")
     parser.add_argument("--paused", type=float, default=PAUSED_S, help="seconds of the longest pause")
     parser.add_argument("--lease", default="1500ms", help="share.lease of the collectors")
     parser.add_argument("--seed", type=int, default=2)
