@@ -118,16 +118,12 @@ class Fleet(Network):
         self._make_database()
         self.begin("database")
         for number in range(COUNT):
-            self.begin(f"broker{number + 1}", wait=False)
-        for number in range(COUNT):
-            self.running[f"broker{number + 1}"].wait_for_line(
-                "JetStream cluster new metadata leader|Self is new JetStream"
-            )
+            self.begin(f"broker{number + 1}")  # collectors wait until they have agreed on a leader
         for number in range(COUNT):
             self.begin(f"collector{number + 1}")
         self.begin("balancer")
 
-    def begin(self, host: str, wait: bool = True) -> None:
+    def begin(self, host: str) -> None:
         """Start what runs on a host, again if it has ended."""
         kind = host.rstrip("0123456789")
         command, ready = {
@@ -140,7 +136,7 @@ class Fleet(Network):
         process = Process(self.command(self._of(host), command), log)
         self.processes.append(process)
         self.running[host] = process
-        if wait and ready:
+        if ready:
             process.wait_for_line(ready)
 
     def end(self, host: str, number: int = signal.SIGKILL) -> None:
