@@ -28,7 +28,7 @@ from wirelag.ebpf.balance_maps import (
 )
 from wirelag.ebpf.bpf import Program
 from wirelag.ebpf.dataplane import Dataplane
-from wirelag.ebpf.service import Backend, Service
+from wirelag.ebpf.service import Backend, Service, Way
 
 LIMIT = 6.5
 REPEAT, ROUNDS = 1_000_000, 7
@@ -71,7 +71,9 @@ class Case:
         service = Service(VIP, (PORT,), "tcp" if protocol == socket.IPPROTO_TCP else "udp")
         prepare(self.plane.maps, wanted_settings(service, TABLE, GROUPS, 10**11, 10**9, LONG_NS, 4), MAC, new=True)
         balancer = Balancer(self.plane.maps, MAC, "")
-        balancer.set_table(np.full(TABLE, balancer.set_backends([Backend("one", "10.0.0.2", MAC)])["one"], np.int32))
+        balancer.set_table(
+            np.full(TABLE, balancer.set_backends([Backend("one", "10.0.0.2", Way(MAC))])["one"], np.int32)
+        )
         self.program, self.frame = self.plane.programs["wl_balance"], frame(protocol)
         self.program.run(self.frame, 2)  # the second confirms the connection
         self.full = full

@@ -23,13 +23,14 @@ from wirelag.ebpf import bpf
 from wirelag.ebpf.bpf import Map, Program
 from wirelag.ebpf.dataplane import Dataplane
 from wirelag.ebpf.fridge import KernelFridge
-from wirelag.ebpf.hooks import Hooks
 from wirelag.ebpf.lda import KernelLda
 from wirelag.ebpf.pirate import KernelPirate
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.pirate import Pirate
 from wirelag.packets.batch import PacketId
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Delimiters
 
 REPEAT, ROUNDS, FLOWS = 1_000_000, 5, 1000
 LONG_NS = 10**15
@@ -69,26 +70,45 @@ def bare(code: bytes) -> Callable[[ExitStack, bool], Opened]:
     return opened
 
 
-def hooked(stack: ExitStack, hooks: Hooks, program: str) -> Opened:
+def hooked(stack: ExitStack, meter: KernelLda | KernelFridge, program: str) -> Opened:
     """A program that has intervals; check at the end that it used every packet, or it cost too little."""
+    hooks = meter.hooks
     hooks.plane.variable("replay_ns").view(np.uint64)[0] = BEGINS_NS
 
     def check() -> None:
-        assert not hooks.seen().dropped, f"{program} took no packets"
+        assert not meter.statistics().dropped, f"{program} took no packets"
         hooks.close()
 
     stack.callback(check)
     return hooks.plane.programs[program], hooks.plane.maps[".bss"]
 
 
-def lda(stack: ExitStack, told: bool) -> Opened:
-    meter = KernelLda(Lda(), None, LONG_NS, packet_id=PacketId(), replayed=told)
-    return hooked(stack, meter.hooks, "wl_lda")
+def lda(
+    delimiters: Delimiters | None = None, by: str | None = None, segments: int = 0
+) -> Callable[[ExitStack, bool], Opened]:
+    """Cut by the clock or at packets; as a whole, by class, and of several segments that all take it."""
+
+    def opened(stack: ExitStack, told: bool) -> Opened:
+        meter = KernelLda(
+            Lda(),
+            None,
+            LONG_NS,
+            packet_id=PacketId(),
+            delimiters=delimiters,
+            grouping=Grouping(by, most=100) if by else None,  # type: ignore[arg-type]
+            room=segments,
+            replayed=told,
+        )
+        for _ in range(segments):
+            meter.open()
+        return hooked(stack, meter, "wl_lda")
+
+    return opened
 
 
 def fridge(stack: ExitStack, told: bool) -> Opened:
     meter = KernelFridge(Fridge(memory=1 << 20), None, LONG_NS, replayed=told)
-    return hooked(stack, meter.hooks, "wl_fridge")
+    return hooked(stack, meter, "wl_fridge")
 
 
 def pirate(method: str) -> Callable[[ExitStack, bool], Opened]:
@@ -104,7 +124,10 @@ def pirate(method: str) -> Callable[[ExitStack, bool], Opened]:
 CASES = (
     Case("pass", None, "moving", bare(PASSES)),
     Case("pass, clock read", None, "moving", bare(READS_CLOCK)),
-    Case("lda", 2.5, "moving", lda),
+    Case("lda, cut by the clock", 2.5, "moving", lda()),
+    Case("lda, cut at packets", 3.0, "moving", lda(Delimiters(10**12, 0))),
+    Case("lda, cut at packets, by DSCP", None, "moving", lda(Delimiters(10**12, 0), "dscp")),
+    Case("lda, cut at packets, 2 segments", None, "moving", lda(Delimiters(10**12, 0), None, 2)),
     Case("fridge, requests of 1,000 flows", 4.0, "moving", fridge),
     Case("fridge, each packet asks and answers", 4.0, "talking", fridge),
     Case("pirate modes", 5.0, "moving", pirate("modes")),

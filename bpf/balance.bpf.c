@@ -1,11 +1,11 @@
-/* A load balancer in XDP: layer-2 direct server return, with Pirate's `auto` or `modes` in the same pass.
+/* A load balancer in XDP: direct server return by MAC address or tunnel, with Pirate's `auto` or `modes` in the same pass.
  *
  * Law: only packets to the service are touched; all others pass unchanged. A connection stays with the backend of its first
  * packet. Those in no table follow the Maglev table of before weights moved, so they stay too if they are older than that. ICMP
  * errors about a connection follow the connection. A frame that is not addressed to this interface passes: frames that a switch
  * floods back are not sent again. Every failure is counted. User space (ebpf/balance.py) writes settings, backends and the unused
  * Maglev table, and reads the rest; nothing here waits for it. */
-#include "balance_connections.h"
+#include "balance_tunnels.h"
 
 enum { NEAR = 1 << 16 }; /* bytes by which a packet may be ahead: those before it were lost on their way */
 
@@ -168,10 +168,11 @@ WL_INLINE int read_ipv4(struct xdp_md *context, const struct balance_settings *s
         fault(FRAGMENTS);
         return 0;
     }
+    a->packet.length = bytes;
+    a->whole = ip[6] >> 6 & 1;
     if (ip[9] == ICMP)
         return read_icmp(s, ip + head, end, a);
     a->client.low = mapped(wl_be32(ip + 12));
-    a->packet.length = bytes;
     a->packet.ip_id = wl_be16(ip + 4);
     a->packet.has = (a->packet.ip_id ? WL_HAS_IP_ID : 0) | (wl_has_travelled(ip[8]) ? WL_HAS_TRAVELLED : 0);
     return read_transport(context, s, ip + head, end, bytes - head, a);
@@ -185,18 +186,19 @@ WL_INLINE int read_ipv6(struct xdp_md *context, const struct balance_settings *s
         return 0;
     if (ip[6] == FRAGMENT)
         fault(FRAGMENTS);
-    if (ip[6] == ICMP6)
-        return read_icmp6(s, ip + 40, end, a);
-    if (ip[6] != s->protocol)
+    if (ip[6] != ICMP6 && ip[6] != s->protocol)
         return 0;
     bytes = wl_be16(ip + 4);
     if (ip[0] >> 4 != 6 || bytes > end - ip - 40) {
         fault(MALFORMED);
         return 0;
     }
+    a->packet.length = bytes + 40;
+    a->whole = 1;
+    if (ip[6] == ICMP6)
+        return read_icmp6(s, ip + 40, end, a);
     a->client.high = wl_be64(ip + 8);
     a->client.low = wl_be64(ip + 16);
-    a->packet.length = bytes + 40;
     a->packet.has = wl_has_travelled(ip[7]) ? WL_HAS_TRAVELLED : 0;
     return read_transport(context, s, ip + 40, end, bytes, a);
 }
@@ -204,14 +206,23 @@ WL_INLINE int read_ipv6(struct xdp_md *context, const struct balance_settings *s
 WL_INLINE int read_frame(
     struct xdp_md *context, const struct balance_settings *s, const u8 *frame, const u8 *end, struct arrival *a)
 {
+    const u8 *at = frame + 14;
     u16 type;
 
-    if (frame + 14 > end || !is_ours(frame, s->mac))
+    if (at > end || !is_ours(frame, s->mac))
         return 0;
     type = wl_be16(frame + 12);
+    for (u32 i = 0; i < 2 && (type == VLAN || type == VLANS); i++) {
+        if (at + 4 > end)
+            return 0;
+        __builtin_memcpy(&a->tag[i], at - 2, 4);
+        a->tags++;
+        type = wl_be16(at + 2);
+        at += 4;
+    }
     if (type == IPV4)
-        return read_ipv4(context, s, frame + 14, end, a);
-    return type == IPV6 ? read_ipv6(context, s, frame + 14, end, a) : 0;
+        return read_ipv4(context, s, at, end, a);
+    return type == IPV6 ? read_ipv6(context, s, at, end, a) : 0;
 }
 
 WL_INLINE u8 is_syn(const struct arrival *a)
@@ -226,7 +237,7 @@ WL_INLINE u32 seen_at(const struct arrival *a)
 
 /* ---- backends ---- */
 
-/* The MAC address of a backend, with DOWN; 0: absent. Read once: it may be removed at any moment. */
+/* The MAC address of a backend, with its marks; 0: absent. Read once: it may be removed at any moment. */
 WL_INLINE u64 mac_of(u32 number)
 {
     struct backend *backend = bpf_map_lookup_elem(&backends, &number);
@@ -293,17 +304,6 @@ WL_INLINE void take(const struct balance_settings *s, const struct arrival *a, s
     }
     wl_measure(c, &s->pirate, t);
     WL_PUBLISH(&c->busy, 0);
-}
-
-WL_INLINE int forward(struct xdp_md *context, u64 mac)
-{
-    u8 *frame = (void *)(long)context->data, *end = (void *)(long)context->data_end;
-
-    if (frame + 14 > end)
-        return XDP_PASS;
-    __builtin_memcpy(frame + 6, frame, 6);
-    __builtin_memcpy(frame, &mac, 6);
-    return (int)bpf_redirect(context->ingress_ifindex, 0);
 }
 
 /* Remember a connection that is not confirmed: 1 if it is from now on. */
@@ -384,7 +384,7 @@ int wl_balance(struct xdp_md *context)
     t->packets++;
     t->bytes += context->data_end - context->data;
     if (a->error)
-        return forward(context, to);
+        return forward(context, to, number);
     t->opened += opens && (syn || s->protocol != TCP);
     if (!c) {
         n.backend = number;
@@ -397,7 +397,7 @@ int wl_balance(struct xdp_md *context)
     }
     if (c)
         take(s, a, c, t, moved);
-    return forward(context, to);
+    return forward(context, to, number);
 }
 
 char wl_license[] SEC("license") = "Dual BSD/GPL";

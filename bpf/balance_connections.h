@@ -217,18 +217,18 @@ WL_ONCE wl_open(const struct newcomer *n, u64 word, u64 shown)
     return 0;
 }
 
-/* Whether one more connection may be confirmed now. */
-WL_INLINE int in_pace(const struct balance_settings *s, u32 now)
+/* Whether one more is within the most of this unit of time. */
+WL_INLINE int in_pace(u32 what, u32 most, u32 now)
 {
-    u32 zero = 0, unit = now >> PACE_SHIFT, old;
-    struct pace *p = bpf_map_lookup_elem(&paces, &zero);
+    u32 unit = now >> PACE_SHIFT, old;
+    struct pace *p = bpf_map_lookup_elem(&paces, &what);
 
     if (!p)
         return 0;
     old = *(volatile u32 *)&p->unit;
     if (old != unit && __sync_val_compare_and_swap(&p->unit, old, unit) == old)
         WL_PUBLISH(&p->used, 0);
-    return __sync_fetch_and_add(&p->used, 1) < s->most_new;
+    return __sync_fetch_and_add(&p->used, 1) < most;
 }
 
 /* Enter it among the confirmed ones, unless it must wait, or has no room. It keeps its unconfirmed entry, unmarked, until that
@@ -245,7 +245,7 @@ WL_ONCE wl_confirm(const struct newcomer *n)
         return 0; /* another CPU is confirming it */
     if (find(s, n->key))
         done = 1;
-    else if (!in_pace(s, n->seen))
+    else if (!in_pace(CONFIRMING, s->most_new, n->seen))
         fault(LIMITED);
     else if (wl_insert_in(n, group_of(s, n->key, 0)) || wl_insert_in(n, group_of(s, n->key, 1)) || wl_replace(n))
         done = 1;

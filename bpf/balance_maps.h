@@ -5,20 +5,24 @@
 #include "abi.h"
 #include "pirate_auto.h"
 #include "pirate_modes.h"
+#include "protocols.h"
 
 #define PORTS 8
-#define GROUP 8            /* connections that share a line of keys; also the unconfirmed ones of a set */
-#define TAKEN 1            /* not a key: a slot being filled */
-#define DOWN (1ull << 48)  /* beside a backend's MAC address: it fails its health check */
-#define NO_BACKEND 0xffffu /* in the Maglev table */
-#define SEEN_SHIFT 24      /* times of connections are in units of 2^24 ns: 32 bits last two years */
-#define PACE_SHIFT 3       /* new connections are limited in each 2^3 of these units */
+#define GROUP 8 /* connections that share a line of keys; also the unconfirmed ones of a set */
+#define TAKEN 1 /* not a key: a slot being filled */
+/* Beside a backend's MAC address: */
+#define DOWN (1ull << 48)         /* it fails its health check */
+#define OTHER_TUNNEL (1ull << 49) /* the second of its tunnels is in use */
+#define IPIP (1ull << 50)         /* it is reached through a tunnel: IP in IP */
+#define GUE (1ull << 51)          /* or IP in UDP */
+#define NO_BACKEND 0xffffu        /* in the Maglev table */
+#define SEEN_SHIFT 24             /* times of connections are in units of 2^24 ns: 32 bits last two years */
+#define PACE_SHIFT 3              /* new connections are limited in each 2^3 of these units */
 #define NAME_BYTES 64
 #define ADDRESS_BYTES 48
 
 #define WL_ONCE __attribute__((noinline)) int /* a function that the verifier checks once */
 
-enum { IPV4 = 0x0800, IPV6 = 0x86dd, TCP = 6, ICMP = 1, ICMP6 = 58, FRAGMENT = 44 };
 enum method { NOTHING, BY_AUTO, BY_MODES }; /* NOTHING: balance only */
 
 struct balance_settings {
@@ -36,12 +40,20 @@ struct balance_settings {
     u32 opening_mask, most_new; /* most_new: connections per unit of the pace */
     u32 previous;               /* the Maglev table before weights began to move */
     u32 changed, kept;          /* since when the active one is in use, and since when the previous one is kept */
+    u32 mtu;                    /* longest IP packet that leaves */
+    u16 gue_port, spare;
     struct wl_pirate pirate;
 };
 
+/* The ends of a tunnel: addresses of the outer header. Those of IPv4 are mapped. */
+struct tunnel {
+    u64 to_high, to_low, from_high, from_low;
+};
+
 struct backend {
-    u64 mac;                                       /* six bytes in order, DOWN or not, written at once; 0: absent */
+    u64 mac;                                       /* six bytes in order, marks above them, written at once; 0: absent */
     char name[NAME_BYTES], address[ADDRESS_BYTES]; /* for the process that takes over */
+    struct tunnel tunnels[2];                      /* one is written while the other is in use */
 };
 
 /* Counters of one backend on one CPU; they only grow. */
@@ -62,6 +74,8 @@ enum fault {
     UNKNOWN,    /* packets of connections that are in no table, other than those that open one */
     LIMITED,    /* packets of connections that wait: too many new ones at once */
     PUSHED_OUT, /* connections that made room for a new one, because they were silent for longest */
+    TOO_LONG,   /* dropped: longer than the MTU with the tunnel's header */
+    UNSENT,     /* dropped: the driver has no room for the tunnel's header */
     FAULTS
 };
 
@@ -93,14 +107,15 @@ enum { BACKEND_BITS = 16, TIME_BITS = 48 };
 #define CLAIMED (1ull << 17) /* a CPU is confirming it */
 #define FAR (1ull << 18)     /* its SYN passed several routers */
 
-/* How many connections were confirmed in the current unit of time. */
+/* How many connections were confirmed in the current unit of time, and how many senders told of what does not fit. */
 struct pace {
     u32 unit, used;
 };
+enum { CONFIRMING, TELLING, PACES };
 
 /* A takeover finds the maps of another version: if you change one of these, change ABI in ebpf/balance_maps.py. */
-_Static_assert(sizeof(struct balance_settings) == 128 && sizeof(struct backend) == 120, "settings or backends: another ABI");
-_Static_assert(sizeof(struct tally) == 64 && FAULTS == 9, "counters: another ABI");
+_Static_assert(sizeof(struct balance_settings) == 136 && sizeof(struct backend) == 184, "settings or backends: another ABI");
+_Static_assert(sizeof(struct tally) == 64 && FAULTS == 11, "counters: another ABI");
 _Static_assert(sizeof(struct connection) == 280 && sizeof(struct opening) == 192, "connections: another ABI");
 
 struct {
@@ -168,7 +183,7 @@ struct {
 
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(max_entries, 1);
+    __uint(max_entries, PACES);
     __type(key, u32);
     __type(value, struct pace);
 } paces SEC(".maps");

@@ -14,7 +14,10 @@ const volatile u32 measures = BY_AUTO; /* enum method */
 struct arrival {
     struct wl_endpoint client; /* its port, and above it the service's */
     struct wl_client_packet packet;
-    u8 error; /* ICMP: about a packet of the connection */
+    u32 tag[2]; /* as they came */
+    u8 tags;    /* how many */
+    u8 error;   /* ICMP: about a packet of the connection */
+    u8 whole;   /* it must not be cut into fragments */
 };
 
 /* The packet of each CPU, and the epoch that ends with it: the stack has no room for them. Not pinned. */

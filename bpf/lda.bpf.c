@@ -1,137 +1,190 @@
-/* LDA in the kernel: every packet's time into its bucket (kernels/lda.h), and a sample of packets for the tail
- * (kernels/cache.h).
+/* LDA in the kernel: every packet's time into its bucket (kernels/lda.h), and a sample of packets for the tail (kernels/cache.h).
  *
- * Each CPU has its own buckets and sample, twice: nothing is shared or locked, and user space adds them up. Entries that a full
- * cache drops stay in place, below its level: user space skips them. */
+ * A segment is cut by the clock or at its own packets (pieces.h), and measured as a whole and by class (classes.h). Nothing of a
+ * CPU is shared or locked (cells.h): user space adds up. A file that defines WL_SEVERAL before it includes this one makes the
+ * program for several segments: what a packet is must then be in memory, which costs a few ns. */
 #include "hook.h"
 
-#include "cache.h"
-#include "lda.h"
-#include "turn.h"
+#include "cells.h"
+#include "classes.h"
+#include "pieces.h"
 
-#define WL_ZEROS 128 /* a power of two, for the verifier; a coin has at most 64 */
+#define WL_REFERENCE_PORT 862
 
-const volatile struct wl_lda lda;
-const volatile u64 tail_key;
-const volatile u32 bucket_count, tail_most, tail_room; /* per side */
-const volatile u64 source_net[4], destination_net[4];  /* which packets: address, mask */
-
-/* Counters of a side besides its buckets. */
-struct wl_lda_side {
-    u64 packets;
-    u32 level, live, kept, overflowed; /* the tail's level, entries of that level, all entries, those that did not fit */
-    u32 by_zeros[WL_ZEROS];
+/* A packet and where it is added. */
+struct wl_passing {
+    struct wl_row row;
+    s64 now_ns;
+    u32 cpu, segment;
 };
 
-struct wl_lda_cpu {
-    struct wl_turn turn;
-    struct wl_lda_side side[2];
-    u64 skipped[WL_REASONS + 1], failed;
-};
-
-struct wl_kept {
-    u64 id;
-    s64 time_ns;
-};
-
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1);
-    __type(key, __u32);
-    __type(value, struct wl_lda_cpu);
-} counters SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1);
-    __type(key, __u32);
-    __type(value, struct wl_lda_bucket);
-} buckets SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(map_flags, BPF_F_MMAPABLE);
-    __uint(max_entries, 1);
-    __type(key, __u32);
-    __type(value, struct wl_kept);
-} tails SEC(".maps");
-
-WL_INLINE int wl_travels(const struct wl_row *row)
+WL_INLINE int wl_travels(const struct wl_segment *segment, const struct wl_row *row)
 {
-    return (row->src_high & source_net[2]) == source_net[0] && (row->src_low & source_net[3]) == source_net[1] &&
-           (row->dst_high & destination_net[2]) == destination_net[0] && (row->dst_low & destination_net[3]) == destination_net[1];
+    return (row->src_high & segment->source_net[2]) == segment->source_net[0] &&
+           (row->src_low & segment->source_net[3]) == segment->source_net[1] &&
+           (row->dst_high & segment->destination_net[2]) == segment->destination_net[0] &&
+           (row->dst_low & segment->destination_net[3]) == segment->destination_net[1];
 }
 
-/* Keep a packet as a cache does, whose level rises when it is full. */
-static __attribute__((noinline)) void wl_keep(struct wl_lda_cpu *mine, u32 sides, u64 id, s64 time_ns, u64 coin)
+/* Whether a segment takes a packet: of its direction and, if it is measured by references only, one of these or a control packet.
+ */
+WL_INLINE int wl_wanted(const struct wl_segment *segment, const struct wl_row *row)
 {
-    struct wl_lda_side *here = &mine->side[sides & 1];
-    u32 zeros = wl_leading_zeros(coin), place;
-    struct wl_kept *kept;
-
-    for (u32 i = 0; i < 64 && here->live >= tail_most && here->level <= zeros; i++)
-        here->live -= here->by_zeros[here->level++ & (WL_ZEROS - 1)];
-    if (zeros < here->level)
-        return;
-    if (here->kept >= tail_room) {
-        here->overflowed++;
-        return;
-    }
-    place = sides * tail_room + here->kept;
-    kept = bpf_map_lookup_elem(&tails, &place);
-    if (!kept) {
-        mine->failed++;
-        return;
-    }
-    kept->id = id;
-    kept->time_ns = time_ns;
-    here->kept++;
-    here->live++;
-    here->by_zeros[zeros & (WL_ZEROS - 1)]++;
+    if (!segment->active || !wl_travels(segment, row))
+        return 0;
+    return !segment->references_only || (row->kind == WL_STAMP && row->dst_port == WL_REFERENCE_PORT) ||
+           (cut_at == WL_AT_CONTROL && row->kind == WL_UDP && row->dst_port == control_port);
 }
 
-WL_INLINE void wl_count(struct wl_lda_cpu *mine, u32 cpu, u64 id, s64 now_ns)
+WL_INLINE void wl_count_class(struct wl_lda_cpu *counted, const struct wl_passing *p, struct wl_segment *segment,
+    struct wl_mine *mine, u64 owner, u64 piece, s64 bucket, u64 coin)
 {
-    struct wl_lda_bucket *bucket;
-    u32 side, place, level;
-    s64 found;
-    u64 coin;
+    struct wl_words words = {0};
+    u64 hash = wl_class_words(&p->row, &words), *last;
+    u32 slot = wl_class_place(segment, p->segment, piece, hash), number, row = p->cpu * segment_room + p->segment;
+    u32 at = row * (class_mask + 2) + slot;
+    struct wl_cell *cell;
 
-    if (!wl_turn_at(&mine->turn, now_ns, &side))
-        return;
-    mine->side[side].packets++;
-    found = wl_lda_place(WL_CONSTANT(struct wl_lda, lda), id);
-    if (found >= 0) {
-        place = (cpu * 2 + side) * bucket_count + (u32)found;
-        bucket = bpf_map_lookup_elem(&buckets, &place);
-        if (bucket)
-            wl_lda_add(bucket, now_ns);
-        else
-            mine->failed++;
+    if (slot > class_mask) {
+        wl_count_heavy(row, hash, &words);
+        hash = WL_REMAINDER;
     }
+    last = bpf_map_lookup_elem(&class_cells, &at);
+    if (!last)
+        return;
+    number = (u32)*last;
+    cell = bpf_map_lookup_elem(&cells, &number);
+    if (!cell || cell->owner != owner || cell->hash != hash) {
+        if (!wl_take_cell(counted, p->cpu, &number, owner, hash)) {
+            mine->missed++;
+            return;
+        }
+        *last = number;
+        cell = bpf_map_lookup_elem(&cells, &number);
+        if (!cell)
+            return;
+        cell->words = words;
+    }
+    wl_count(counted, p->cpu, cell, number, bucket, p->row.packet_id, coin, p->now_ns);
+}
+
+/* Add a packet to a segment. */
+WL_INLINE void wl_add(struct wl_lda_cpu *counted, const struct wl_passing *p, struct wl_segment *segment)
+{
+    u32 at = p->cpu * segment_room + p->segment, number;
+    struct wl_mine *mine = bpf_map_lookup_elem(&mines, &at);
+    u64 id = p->row.packet_id, piece, owner, coin;
+    struct wl_cell *cell;
+    s64 bucket;
+
+    if (!mine) {
+        counted->failed++;
+        return;
+    }
+    if (cut_at == WL_BY_CLOCK) {
+        piece = wl_piece_by_clock(mine, p->now_ns);
+    } else {
+        if (cut_at == WL_AT_CONTROL && wl_is_control(&p->row)) {
+            wl_cut_at_control(segment, WL_CONTROL + (u32)p->row.transaction, p->now_ns);
+            return;
+        }
+        if (cut_at == WL_AT_MARKERS && (coin = wl_coin(id, marker_key)) <= marker_limit)
+            wl_mark(segment, mine, (u64)p->cpu << 32 | p->segment, id, coin, p->now_ns);
+        piece = *(volatile u64 *)&segment->piece;
+    }
+    owner = wl_owner(p->segment, piece);
+    number = mine->cell;
+    cell = bpf_map_lookup_elem(&cells, &number);
+    if (!cell || cell->owner != owner) {
+        if (!wl_take_cell(counted, p->cpu, &number, owner, 0)) {
+            mine->missed++;
+            return;
+        }
+        mine->cell = number;
+        cell = bpf_map_lookup_elem(&cells, &number);
+        if (!cell)
+            return;
+    }
+    bucket = wl_lda_place(WL_CONSTANT(struct wl_lda, lda), id);
     coin = wl_coin(id, tail_key);
-    level = mine->side[side].level;
-    if (level == 0 || (level < 64 && coin >> 1 >> (63 - level) == 0))
-        wl_keep(mine, cpu * 2 + side, id, now_ns, coin);
+    wl_count(counted, p->cpu, cell, number, bucket, id, coin, p->now_ns);
+    if (class_by)
+        wl_count_class(counted, p, segment, mine, owner, piece, bucket, coin);
 }
+
+#ifdef WL_SEVERAL
+struct { /* one per CPU, for a function that the verifier checks once */
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct wl_passing);
+} passings SEC(".maps");
+
+/* Add a packet to a segment: a function that the verifier checks once. */
+WL_ONCE int wl_add_to(u32 at)
+{
+    struct wl_lda_cpu *counted;
+    struct wl_passing *passing;
+    u32 zero = 0;
+
+    passing = bpf_map_lookup_elem(&passings, &zero);
+    if (!passing)
+        return 0;
+    passing->segment = at;
+    counted = bpf_map_lookup_elem(&counters, &passing->cpu);
+    if (counted)
+        wl_add(counted, passing, &segments[at & (WL_SEGMENTS - 1)]);
+    return 0;
+}
+
+WL_INLINE void wl_measure(WL_CONTEXT *context, struct wl_lda_cpu *counted, u32 cpu)
+{
+    struct wl_passing *passing;
+    u32 zero = 0;
+    int reason;
+
+    passing = bpf_map_lookup_elem(&passings, &zero);
+    if (!passing)
+        return;
+    reason = wl_row_of(context, &passing->row);
+    if (reason) {
+        counted->skipped[reason & WL_REASONS]++;
+        return;
+    }
+    passing->now_ns = wl_now_ns();
+    passing->cpu = cpu;
+    for (u32 i = 0; i < WL_SEGMENTS && i < segment_room; i++)
+        if (wl_wanted(&segments[i], &passing->row))
+            wl_add_to(i);
+}
+#else
+WL_INLINE void wl_measure(WL_CONTEXT *context, struct wl_lda_cpu *counted, u32 cpu)
+{
+    struct wl_passing passing;
+    int reason;
+
+    reason = wl_row_of(context, &passing.row);
+    if (reason) {
+        counted->skipped[reason & WL_REASONS]++;
+        return;
+    }
+    passing.cpu = cpu;
+    passing.segment = 0;
+    if (wl_wanted(&segments[0], &passing.row)) {
+        passing.now_ns = wl_now_ns();
+        wl_add(counted, &passing, &segments[0]);
+    }
+}
+#endif
 
 SEC(WL_HOOK)
 int wl_lda(WL_CONTEXT *context)
 {
     u32 cpu = bpf_get_smp_processor_id();
-    struct wl_lda_cpu *mine = bpf_map_lookup_elem(&counters, &cpu);
-    struct wl_row row;
-    int reason;
+    struct wl_lda_cpu *counted = bpf_map_lookup_elem(&counters, &cpu);
 
-    if (!mine)
-        return wl_pass_on(context);
-    reason = wl_row_of(context, &row);
-    if (reason)
-        mine->skipped[reason & WL_REASONS]++;
-    else if (wl_travels(&row))
-        wl_count(mine, cpu, row.packet_id, wl_now_ns());
+    if (counted)
+        wl_measure(context, counted, cpu);
     return wl_pass_on(context);
 }
 

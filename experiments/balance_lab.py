@@ -6,6 +6,11 @@ controller. p99 is over all requests, including those of connections pinned to a
 
     python experiments/balance_lab.py [--quick] [--runs N] [--seconds S] [--loads N...]
     python experiments/balance_lab.py --in-flight 1 4 16 [--runs N] [--seconds S]      by method
+    python experiments/balance_lab.py --loops 1 4 16 [--runs N] [--seconds S]      closed and open loops, W in flight
+
+In an open loop clients ask at random times, whatever the answers do: W in flight is then the mean while all servers are
+well. Latencies count from the time at which a request was due. A server has four times the workers there, since with 48
+one that is slowed five times cannot do its share of the requests, and its queue would only grow.
     python experiments/balance_lab.py --deaths [--runs N]      how long a dead server gets connections: 3 minutes
 """
 
@@ -47,6 +52,9 @@ KINDS: dict[str, dict[str, Any] | None] = {"equal": EQUAL, "aware": None, "paper
 METHODS: dict[str, dict[str, Any] | None] = {"equal": EQUAL, "auto": {"method": "auto"}, "modes": {"method": "modes"}}
 TOGETHER = 96  # requests in flight, of all connections
 FEWEST = 8  # connections
+MEAN_S = 0.02  # of the service times
+OPEN_WORKERS = 4 * WORKERS
+LOOPS: dict[str, dict[str, Any] | None] = {"equal": EQUAL, "aware": None}
 
 Act = Callable[[Site], None]
 
@@ -80,10 +88,11 @@ def run(
     acts: Sequence[tuple[float, Act]] = (),
     load: Load | None = None,
     openings: tuple[int, list[Opening]] | None = None,
+    workers: int = WORKERS,
 ) -> Outcome:
     """One run. `acts`: actions by time, in seconds since the start. `openings`: of this server, to be added."""
     load = load or Load(lifetime=LIFETIME)
-    with TemporaryDirectory() as folder, site("fig", Path(folder), seed, service=SERVICE, workers=WORKERS) as place:
+    with TemporaryDirectory() as folder, site("fig", Path(folder), seed, service=SERVICE, workers=workers) as place:
         place.configure(SERVERS, settings)
         command = place.steer()
         wire = None if openings is None else place.openings(openings[0])
@@ -170,6 +179,7 @@ def tail(
     ill: bool = True,
     kinds: dict[str, dict[str, Any] | None] = KINDS,
     load: Load | None = None,
+    workers: int = WORKERS,
 ) -> Tail:
     """Figure 9, one load. `ill`: one of the servers is slow."""
     found: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -177,7 +187,7 @@ def tail(
     for seed in range(1, runs + 1):
         for kind, settings in kinds.items():
             acts = moving(seconds, 1 + seed % len(SERVERS)) if ill else []
-            one = run(connections, seconds, seed, settings=settings, acts=acts, load=load)
+            one = run(connections, seconds, seed, settings=settings, acts=acts, load=load, workers=workers)
             found[kind].append(one.p99_ms())
             requests, failed = requests + len(one.latency_ms), failed + int(one.failed.sum())
             if kind != "paper":
@@ -202,6 +212,36 @@ def by_method(windows: Sequence[int], runs: int, seconds: float) -> None:
         rows.append((f"{name}, {connections} connections", round(one.requests_per_s), *p99, *lower, one.failed))
     header = ("", "requests/s", "equal, ms", "auto, ms", "modes, ms", "auto lower by, %", "modes lower by, %", "failed")
     show("p99, one of four servers slowed 5x, by method", header, rows)
+
+
+def by_loop(windows: Sequence[int], runs: int, seconds: float) -> None:
+    """Figure 9 with clients that wait for responses, and with clients that do not; then the same with equal servers."""
+    rows: list[tuple[object, ...]] = []
+    lower = list[float]()
+    for loop, workers in (("closed", WORKERS), ("open", OPEN_WORKERS)):
+        for window in windows:
+            connections = max(FEWEST, TOGETHER // window)
+            load = Load(lifetime=LIFETIME, in_flight=window)
+            if loop == "open":
+                load = Load(pattern="open", lifetime=LIFETIME, rate=window / MEAN_S)
+            ill = tail(connections, runs, seconds, kinds=LOOPS, load=load, workers=workers)
+            well = tail(connections, runs, seconds / 2, ill=False, kinds=LOOPS, load=load, workers=workers)
+            lower += ill.lower()
+            found = [f"{np.mean(one.p99_ms[kind]):.1f}" for one in (ill, well) for kind in LOOPS]
+            spreads = [f"{100 * np.mean(one.lower()):.1f} +- {100 * np.std(one.lower()):.1f}" for one in (ill, well)]
+            cells = (*found[:2], spreads[0], *found[2:], spreads[1])
+            rows.append((f"{loop}, W = {window}", round(ill.requests_per_s), *cells, ill.failed + well.failed))
+    ill_cells, well_cells = (
+        tuple(f"{what}: {cell}" for cell in ("equal, ms", "aware, ms", "lower by, %"))
+        for what in ("one slow", "all well")
+    )
+    show("p99, closed and open loops", ("", "requests/s", *ill_cells, *well_cells, "failed"), rows)
+    error = np.std(lower) / max(1, len(lower) - 1) ** 0.5
+    show(
+        "one slow, all rows",
+        ("", "lower by, %", "standard error"),
+        [("mean", 100 * float(np.mean(lower)), 100 * float(error))],
+    )
 
 
 @dataclass(frozen=True)
@@ -314,6 +354,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short run of one load: rough numbers")
     parser.add_argument("--deaths", action="store_true", help="only how long a dead server gets connections")
     parser.add_argument("--in-flight", type=int, nargs="+", help="only this: requests in flight, by method")
+    parser.add_argument("--loops", type=int, nargs="+", help="only this: requests in flight, closed and open loops")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0, help="of a run")
     parser.add_argument("--loads", type=int, nargs="+", default=LOADS, help="connections")
@@ -329,6 +370,9 @@ def main() -> None:
         return
     if asked.in_flight:
         by_method(asked.in_flight, asked.runs, asked.seconds)
+        return
+    if asked.loops:
+        by_loop(asked.loops, asked.runs, asked.seconds)
         return
     if asked.quick:
         asked.runs, asked.loads, asked.seconds = 1, asked.loads[:1], 8.0

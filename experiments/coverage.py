@@ -362,12 +362,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="other captures of the same processes")
     parser.add_argument("--share", type=float, default=1.0, help="of the captures: fewer, so larger errors of shares")
     parser.add_argument("--command", choices=list(DIRECT), help="only this one")
+    parser.add_argument("--process", default="", help="only those whose names have this in them")
     parser.add_argument("--processes", type=int, default=1, help="of this machine that share the work")
     chosen = parser.parse_args()
     if differ := differs(chosen.seed):
         sys.exit(f"the command and its statistics, called directly, differ: {'; '.join(differ)}")
     jobs = sorted(jobs_of(chosen.quick, chosen.seed, chosen.share), key=lambda job: -job[2] * job[3])
     jobs = [job for job in jobs if chosen.command in (None, job[0])]
+    jobs = [job for job in jobs if chosen.process in (*PROCESSES, LEVELS)[job[1]].name]
     told: Told = {}
     if chosen.processes > 1:
         with ProcessPoolExecutor(chosen.processes) as pool:

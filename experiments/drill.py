@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from mmap import mmap
 from pathlib import Path as File
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,7 @@ MOST_MEMORY = 600 << 20  # limits.memory, 128 MiB of messages that are not store
 YEAR_NS = 365 * 86400 * SECOND_NS
 FAULT_S = (0.5, 6.0)  # how long a fault lasts
 PAUSE_S = (0.5, 4.0)
+JUDGING_S = 150.0  # more than twice what an interval waits for its neighbours
 
 
 def traffic(number: int, seconds: int, start_ns: int) -> tuple[Agent, Agent]:
@@ -193,26 +194,40 @@ async def drill(arguments: argparse.Namespace, folder: File, library: File) -> b
     await producing
     print(f"faults: {dict(faults.counted)}, agents killed: {sum(one.killed for one in senders)}", flush=True)
     faults.set(0, 0, 0)
-    async with asyncio.timeout(arguments.patience):
-        await asyncio.gather(*(one.outbox.drained() for one in senders))
+    try:
+        async with asyncio.timeout(arguments.patience):
+            await asyncio.gather(*(one.outbox.drained() for one in senders))
+    except TimeoutError:
+        print(f"agents could not deliver everything in {arguments.patience:g} s: what is missing counts as lost")
     wanted = await asyncio.to_thread(expected, agents, seconds, folder)
     dropped = sum(one.outbox.dropped + one.outbox.refused for one in senders)
-    lost, doubled, wrong = await asyncio.to_thread(judged, faults.running, agents, wanted)
+    found = await asyncio.to_thread(judged, faults.running, agents, wanted)
     faults.look()
     for one in senders:
         await one.end()
     faults.running.end(signal.SIGTERM)
     print(
-        f"{len(wanted):,} intervals of {len(agents)} segments: lost {lost}, doubled {doubled}, wrong {wrong}, "
-        f"dropped by agents {dropped}; collector's memory at most {faults.most_bytes >> 20} MiB "
+        f"{len(wanted):,} intervals of {len(agents)} segments: lost {found.lost}, doubled {found.doubled}, "
+        f"wrong {found.wrong}, unsettled {found.unsettled}, dropped by agents {dropped}; "
+        f"{faults.counted.total()} faults; collector's memory at most {faults.most_bytes >> 20} MiB "
         f"(bound {MOST_MEMORY >> 20})"
     )
-    return not (lost or doubled or wrong or dropped) and faults.most_bytes < MOST_MEMORY
+    return not any((*found, dropped)) and faults.most_bytes < MOST_MEMORY
 
 
-def judged(running: Running, agents: list[tuple[Agent, Agent]], wanted: dict[tuple[str, int], Any]) -> tuple[int, ...]:
-    """Intervals that are missing, there twice, or with other figures; after the last ones were processed."""
-    for _ in range(60):
+class Verdict(NamedTuple):
+    """How many intervals are missing, there twice, have other figures, or never got their loss."""
+
+    lost: int
+    doubled: int
+    wrong: int
+    unsettled: int
+
+
+def judged(running: Running, agents: list[tuple[Agent, Agent]], wanted: dict[tuple[str, int], Any]) -> Verdict:
+    """What the store has, after the last intervals were processed."""
+    end_s = time.monotonic() + JUDGING_S
+    while True:
         found: list[tuple[tuple[str, int], Any]] = []
         for ends in agents:
             segment, last = str(ends[0].segment), 0.0
@@ -220,12 +235,13 @@ def judged(running: Running, agents: list[tuple[Agent, Agent]], wanted: dict[tup
                 found += [((segment, round(one["start"] * 1e9)), compared(one)) for one in rows]
                 last = rows[0]["start"]
         by_place = dict(found)
+        off = {place: figures for place, figures in by_place.items() if not agree(figures, wanted.get(place))}
+        unsettled = sum(agree(figures, wanted.get(place), lasted=True) for place, figures in off.items())
         lost = sum(place not in by_place for place in wanted)
-        wrong = sum(not agree(figures, wanted.get(place)) for place, figures in by_place.items())
-        if not lost and not wrong:
+        if not (lost or off) or time.monotonic() > end_s:
             break
         time.sleep(1)
-    return lost, len(found) - len(by_place), wrong
+    return Verdict(lost, len(found) - len(by_place), len(off) - unsettled, unsettled)
 
 
 def main() -> None:

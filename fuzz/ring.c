@@ -22,6 +22,7 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
     struct wl_record record;
     enum wl_ring_step step;
     u64 packets = 0;
+    u32 port;
     u8 *copy;
 
     if (size < sizeof(struct tpacket_block_desc))
@@ -30,7 +31,7 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
     check(copy != NULL);
     memcpy(copy, data, size);
     block = wl_block_begin(copy, (u32)size);
-    while ((step = wl_block_next(&block, &wish, &record)) != WL_RING_END) {
+    while ((step = wl_block_next(&block, &wish, &record, &port)) != WL_RING_END) {
         struct wl_decoding decoding;
         struct wl_frame frame;
 

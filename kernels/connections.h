@@ -6,7 +6,7 @@
 #include "hash.h"
 
 #define WL_STRETCHES 512       /* more, if all rows together are few */
-#define WL_SHORTEST_STRETCH 20 /* bits: 1 ms */
+#define WL_SHORTEST_STRETCH 10 /* bits: 1 us */
 
 struct wl_connection_row {
     u64 flow_key, tag, stretch;

@@ -1,4 +1,5 @@
-/* A few threads that do the parts of one task at a time. */
+/* A few threads that do the parts of one task at a time. They begin with the first task: whoever listens gives up privileges
+ * before, and threads keep theirs. */
 #ifndef WIRELAG_CREW_HPP
 #define WIRELAG_CREW_HPP
 
@@ -6,16 +7,17 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
 class Crew {
   public:
     /* One of the threads is the caller's. */
-    explicit Crew(unsigned threads)
+    explicit Crew(unsigned threads) : threads(threads)
     {
-        for (unsigned part = 1; part < threads; part++)
-            members.emplace_back([this, part] { work(part); });
+        if (!threads)
+            throw std::invalid_argument("a crew has at least one thread");
     }
 
     Crew(const Crew &) = delete;
@@ -35,12 +37,16 @@ class Crew {
 
     unsigned size() const
     {
-        return static_cast<unsigned>(members.size()) + 1;
+        return threads;
     }
 
     /* Call task(0) here and task(1), ... in the other threads; returns when all have ended. A task must not throw. */
     void run(const std::function<void(unsigned)> &given)
     {
+        if (threads == 1)
+            return given(0);
+        for (unsigned part = static_cast<unsigned>(members.size()) + 1; part < threads; part++)
+            members.emplace_back([this, part] { work(part); });
         {
             std::lock_guard<std::mutex> lock(mutex);
             task = &given;
@@ -55,8 +61,18 @@ class Crew {
         ended.wait(lock, [this] { return at_work == 0; });
     }
 
+    /* Wait for something that another member of the crew is about to do. */
+    template <typename Done> static void await(const Done &done)
+    {
+        for (int i = 0; !done(); i++)
+            if (i < patience)
+                pause();
+            else
+                std::this_thread::yield();
+    }
+
   private:
-    static constexpr int patience = 1000; /* looks before a thread sleeps: waking it takes longer than most waits */
+    static constexpr int patience = 4000; /* looks before a thread sleeps: waking it takes longer than most waits */
 
     static void pause()
     {
@@ -83,6 +99,7 @@ class Crew {
         }
     }
 
+    const unsigned threads;
     std::vector<std::thread> members;
     std::mutex mutex;
     std::condition_variable begins, ended;

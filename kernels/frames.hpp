@@ -86,13 +86,26 @@ struct Frames {
     bool relative; /* the filter's times count from the first packet */
     Counts counts = {};
 
-    /* The caller keeps `now`, a copy of the counters that no store into a column can alias. `program` accepts or rejects
-     * frames as they are, before they are decoded; null accepts all. `few`: write times and packet ids only. */
+    /* The caller keeps `now`, a copy of the counters that no store into a column can alias. `few`: write times and packet ids
+     * only. */
     template <bool few = false>
     void packet(const wl_record &record, u32 link, u64 frame_offset, Columns *columns, size_t &row, Counts &now,
         const wl_bpf *program = nullptr)
     {
         wl_row found;
+
+        if (!wanted(record, link, now, program, &found))
+            return;
+        if (few)
+            columns->write_few(row++, found, record);
+        else
+            columns->write(row++, found, record, now.packets, frame_offset);
+    }
+
+    /* Count a frame and decode it; returns whether it has a row and is wanted. `program` accepts or rejects frames as they are,
+     * before they are decoded; null accepts all. */
+    __attribute__((always_inline)) bool wanted(const wl_record &record, u32 link, Counts &now, const wl_bpf *program, wl_row *found)
+    {
         int reason = WL_OK;
 
         now.packets++;
@@ -101,24 +114,25 @@ struct Frames {
         now.snapped += record.captured_length < record.wire_length;
         if (!record.has_time) {
             now.skipped[WL_NO_TIMESTAMP]++;
-            return;
+            return false;
         }
         clock(record.time_ns, now);
         if (!wl_wants_time(&filter, record.time_ns) ||
             (program && !wl_bpf_run(program, record.frame, record.captured_length, record.wire_length))) {
             now.filtered++;
-            return;
+            return false;
         }
-        if (link != WL_LINK_ETHERNET || !wl_fast(record.frame, record.frame + record.captured_length, &options, &found))
-            reason = any(record, link, &found);
-        if (reason != WL_OK)
+        if (link != WL_LINK_ETHERNET || !wl_fast(record.frame, record.frame + record.captured_length, &options, found))
+            reason = any(record, link, found);
+        if (reason != WL_OK) {
             now.skipped[reason]++;
-        else if (!wl_wants(&filter, &found))
+            return false;
+        }
+        if (!wl_wants(&filter, found)) {
             now.filtered++;
-        else if (few)
-            columns->write_few(row++, found, record);
-        else
-            columns->write(row++, found, record, now.packets, frame_offset);
+            return false;
+        }
+        return true;
     }
 
     nanobind::dict statistics() const

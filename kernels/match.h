@@ -111,7 +111,8 @@ struct wl_match {
     int (*grow)(struct wl_match *); /* doubles the sets of connections if it may, and says whether it did */
     struct wl_waiting *waiting;
     u64 waiting_sets;
-    struct wl_segment *segments; /* the first is never used, so that 0 can mean none */
+    int (*grow_waiting)(struct wl_match *); /* the same for requests that wait by id */
+    struct wl_segment *segments;            /* the first is never used, so that 0 can mean none */
     u32 segment_count, segments_begun, free;
     u64 clock; /* packets so far */
     u64 evicted, backwards, too_long;
@@ -540,19 +541,31 @@ WL_INLINE struct wl_waiting *wl_waiting_set(const struct wl_match *m, u64 id)
     return &m->waiting[(id & (m->waiting_sets - 1)) * WL_SET];
 }
 
+/* An empty place of a set, or that of the least recent request. */
+WL_INLINE struct wl_waiting *wl_oldest_request(struct wl_waiting *set)
+{
+    struct wl_waiting *oldest = set;
+
+    for (int i = 1; i < WL_SET; i++)
+        if (set[i].used < oldest->used)
+            oldest = &set[i];
+    return oldest;
+}
+
+/* Before a request is replaced the table grows, as that of connections does. */
 WL_INLINE void wl_request(struct wl_match *m, u64 id, u8 leg, const struct wl_seen *p)
 {
-    struct wl_waiting *set = wl_waiting_set(m, id), *oldest = set;
+    struct wl_waiting *set = wl_waiting_set(m, id), *oldest;
 
-    for (int i = 0; i < WL_SET; i++) {
+    for (int i = 0; i < WL_SET; i++)
         if (set[i].id == id && set[i].used) {
             if (set[i].ip_id != p->ip_id || p->ip_id == 0)
                 set[i].marks |= WL_AGAIN;
             return;
         }
-        if (set[i].used < oldest->used)
-            oldest = &set[i];
-    }
+    oldest = wl_oldest_request(set);
+    while (oldest->used && m->grow_waiting && m->grow_waiting(m))
+        oldest = wl_oldest_request(wl_waiting_set(m, id));
     m->evicted += oldest->used != 0;
     *oldest = (struct wl_waiting){id, m->clock, p->time_ns, p->ip_id, leg, 0};
 }

@@ -1,5 +1,8 @@
 /* A packet socket's ring to columns: takes blocks that the kernel has filled, decodes packets in place, returns the blocks. */
 #include <mutex>
+#include <optional>
+
+#include <nanobind/stl/optional.h>
 
 #include "frames.hpp"
 #include "module.hpp"
@@ -12,6 +15,8 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
+
+using Ports = nb::ndarray<u32, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 /* Law: a block belongs to the kernel until its status says otherwise (acquire), and to us until we release it. It is returned by
  * the `take` after the one that finished it: until then the rows of the last batch can be looked up in it. One thread takes;
@@ -31,17 +36,22 @@ class Ring {
             throw std::invalid_argument("the ring is not aligned");
     }
 
-    /* Decode into `batch`, at most to the end of a block. Returns the number of rows, or -1 if the kernel has filled no block. */
-    long take(const Memory &batch)
+    /* Decode into `batch`, at most to the end of a block; `ports`, if wanted, gets the port of each row. Returns the number of
+     * rows, or -1 if the kernel has filled no block. */
+    long take(const Memory &batch, std::optional<Ports> ports)
     {
         Columns *columns = columns_in(batch);
+        u32 *port = ports ? ports->data() : nullptr;
+
+        if (ports && ports->shape(0) < batch_rows)
+            throw std::invalid_argument("the memory is too small for the ports of a batch");
         nb::gil_scoped_release release;
 
         if (held && !block.left)
             give_back();
         if (!held && !receive())
             return -1;
-        return static_cast<long>(few ? walk<true>(columns) : walk<false>(columns));
+        return static_cast<long>(few ? walk<true>(columns, port) : walk<false>(columns, port));
     }
 
     /* Return the current block, read or not: its memory may soon be gone. */
@@ -91,7 +101,7 @@ class Ring {
         block.left = 0;
     }
 
-    template <bool few> size_t walk(Columns *columns)
+    template <bool few> size_t walk(Columns *columns, u32 *ports)
     {
         Frames::Counts now = frames.counts;
         wl_block at = block;
@@ -99,13 +109,16 @@ class Ring {
         const u8 *begin = memory.data();
         u64 passed_over = 0;
         size_t row = 0;
+        u32 port = 0;
 
         while (row < batch_rows) {
             __builtin_prefetch(at.at + ahead); /* another core wrote it */
             __builtin_prefetch(at.at + ahead + 64);
-            enum wl_ring_step step = wl_block_next(&at, &wish, &record);
+            enum wl_ring_step step = wl_block_next(&at, &wish, &record, &port);
 
             if (step == WL_RING_PACKET) {
+                if (ports)
+                    ports[row] = port; /* a packet without a row is overwritten by the next */
                 frames.packet<few>(record, link, static_cast<u64>(record.frame - begin), columns, row, now);
             } else if (step == WL_RING_UNWANTED) {
                 passed_over++;
@@ -145,8 +158,8 @@ void add_live(nb::module_ &m)
             "hardware"_a = false, "tunnels"_a = false, "fields"_a = 15, "prefix"_a = 16, "seed"_a = 0, "nets"_a = Nets(),
             "ports"_a = std::vector<u32>(), "protocols"_a = std::vector<u32>(), "from_ns"_a = INT64_MIN, "to_ns"_a = INT64_MAX,
             "relative"_a = false, "few"_a = false)
-        .def(
-            "take", &Ring::take, "batch"_a, "Decode packets of one block. Returns the number of rows, or -1 if no block is filled.")
+        .def("take", &Ring::take, "batch"_a, "ports"_a = nb::none(),
+            "Decode packets of one block. Returns the number of rows, or -1 if no block is filled.")
         .def("finish", &Ring::finish, "Return the current block to the kernel.")
         .def("statistics", &Ring::statistics, "Statistics of the packets read so far.");
 }

@@ -1,16 +1,18 @@
-/* Packet batches to samples: checks arrays, releases the GIL and loops over match.h. */
+/* Packet batches and records to samples: checks arrays, releases the GIL and loops over match.h. */
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <stdexcept>
 #include <vector>
 
-#include "arrays.hpp"
-#include "crew.hpp"
-#include "module.hpp"
+#include <nanobind/stl/vector.h>
 
-extern "C" {
-#include "distribution.h"
-}
+#include "module.hpp"
+#include "parts.hpp"
+#include "tally.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -27,21 +29,20 @@ size_t power_of_two(size_t most)
 }
 
 constexpr size_t ahead = 8;        /* rows from one step of prefetching to the next: set, connection, segment */
-constexpr size_t shards = 8;       /* parts of large tables, by flow key: threads share them out, and no result depends on how */
 constexpr size_t least = 512;      /* entries of a part */
-constexpr size_t fewest_sets = 64; /* of connections, before any grows */
+constexpr size_t fewest_sets = 64; /* of connections and of requests by id, before any grows */
 constexpr u8 nothing = 255;        /* a kind: no sample */
 
 /* The tables of connections whose flow keys begin with the same bits. */
-class Shard : public wl_match {
+class alignas(128) Shard : public wl_match { /* no line of the cache belongs to two threads */
   public:
     Shard(u32 matchers_on, bool first, size_t connection_count, size_t most_segments, size_t waiting_count)
-        : wl_match{}, most_sets(power_of_two(connection_count / WL_SET))
+        : wl_match{}, most_sets(power_of_two(connection_count / WL_SET)), most_waiting(power_of_two(waiting_count / WL_SET))
     {
         matchers = matchers_on;
         first_copy = first;
         connection_sets = std::min(most_sets, fewest_sets);
-        waiting_sets = power_of_two(waiting_count / WL_SET);
+        waiting_sets = std::min(most_waiting, fewest_sets);
         segment_count = static_cast<u32>(most_segments);
         segments_begun = 1;
         sets = zeroed_lines<wl_connection_set>(connection_sets);
@@ -51,6 +52,7 @@ class Shard : public wl_match {
         waiting = requests.get();
         segments = in_flight.get();
         grow = [](wl_match *meter) { return static_cast<Shard *>(meter)->double_sets(); };
+        grow_waiting = [](wl_match *meter) { return static_cast<Shard *>(meter)->double_waiting(); };
     }
 
   private:
@@ -79,7 +81,26 @@ class Shard : public wl_match {
         return 1;
     }
 
-    size_t most_sets;
+    int double_waiting()
+    {
+        if (waiting_sets == most_waiting)
+            return 0;
+        std::unique_ptr<wl_waiting[], Free> more;
+        try {
+            more = zeroed<wl_waiting>(2 * waiting_sets * WL_SET);
+        } catch (const std::bad_alloc &) {
+            return 0;
+        }
+        for (size_t i = 0; i < waiting_sets * WL_SET; i++)
+            if (requests[i].used)
+                *wl_oldest_request(&more[(requests[i].id & (2 * waiting_sets - 1)) * WL_SET]) = requests[i];
+        requests = std::move(more);
+        waiting = requests.get();
+        waiting_sets *= 2;
+        return 1;
+    }
+
+    size_t most_sets, most_waiting;
     std::unique_ptr<wl_connection_set[], Free> sets;
     std::unique_ptr<wl_waiting[], Free> requests;
     std::unique_ptr<wl_segment[], Free> in_flight;
@@ -88,14 +109,14 @@ class Shard : public wl_match {
 class Match {
   public:
     Match(u32 matchers, bool first_copy, size_t connections, size_t segments, size_t waiting, unsigned threads)
+        : crew(threads), by_thread(threads)
     {
         size_t parts = std::min({connections, segments, waiting}) / shards >= least ? shards : 1;
 
-        if (matchers > 255 || connections < WL_SET || waiting < WL_SET || segments < 2 || segments > 0xFFFFFFFF || !threads)
+        if (matchers > 255 || connections < WL_SET || waiting < WL_SET || segments < 2 || segments > 0xFFFFFFFF)
             throw std::invalid_argument("the tables have no room, or a matcher is unknown");
         for (size_t i = 0; i < parts; i++)
             tables.emplace_back(matchers, first_copy, connections / parts, segments / parts, waiting / parts);
-        most_threads = std::min(threads, static_cast<unsigned>(parts));
     }
 
     size_t observe(nb::handle packets, Room<u32> row, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind)
@@ -107,8 +128,6 @@ class Match {
             throw std::invalid_argument("the arrays must have room for a sample of every packet");
         nb::gil_scoped_release release;
         std::memset(kind.data(), nothing, rows);
-        if (most_threads > 1 && !crew) /* not before: whoever listens gives up privileges first, and threads keep theirs */
-            crew = std::make_unique<Crew>(most_threads);
         auto match = [&](unsigned part) {
             thread_local std::vector<u32> memory;
             size_t count = rows_of(part, seen, memory);
@@ -118,14 +137,8 @@ class Match {
                 u32 at = mine[i];
                 wl_seen packet = seen[at];
                 wl_sample sample;
-                auto key = [&](size_t later) { return seen.flow_key[mine[i + later]]; };
 
-                if (i + 3 * ahead < count)
-                    __builtin_prefetch(set_of(key(3 * ahead))->key);
-                if (i + 2 * ahead < count)
-                    __builtin_prefetch(connection_of(key(2 * ahead)), 1);
-                if (i + ahead < count)
-                    __builtin_prefetch(segment_of(key(ahead)), 1);
+                look_ahead(i, count, [&](size_t row) { return seen.flow_key[mine[row]]; });
                 if (wl_match_packet(&tables[shard_of(packet.flow_key)], &packet, &sample)) {
                     delay_ns.data()[at] = sample.delay_ns;
                     leg.data()[at] = sample.leg;
@@ -133,8 +146,8 @@ class Match {
                 }
             }
         };
-        if (crew)
-            crew->run(match);
+        if (tables.size() > 1)
+            crew.run(match);
         else
             match(0);
         for (size_t i = 0; i < rows; i++) /* in place: a sample never moves behind its row */
@@ -145,6 +158,88 @@ class Match {
                 kind.data()[samples++] = kind.data()[i];
             }
         return samples;
+    }
+
+    /* Decode records of data[start:stop], which lies at byte `base + start` of the file, and match them. Delays are added to the
+     * tallies, one for each thread. Of the slowest that are longer than `least_ns`, on the legs whose bits are set, up to `most`
+     * of each thread get rows in `memory`. Returns where it stopped, packets examined, the status, the size of the next record,
+     * and the rows. */
+    std::tuple<size_t, u64, int, u64, size_t> observe_records(Reader &reader, const Bytes &data, size_t start, size_t stop,
+        u64 base, const std::vector<Tally *> &tallies, size_t most, u32 legs, s64 least_ns, const Memory &memory,
+        Room<s64> delay_ns, Room<u8> leg, Room<u8> kind)
+    {
+        const u8 *begin = data.data(), *at = begin + start;
+        Columns *columns = columns_in(memory);
+        size_t slow = 0, room = std::min({delay_ns.shape(0), leg.shape(0), kind.shape(0), batch_rows});
+        u64 examined = 0, needed = 0;
+        wl_step step = WL_STEP_OTHER;
+
+        if (start > stop || stop > data.shape(0) || data.shape(0) > UINT32_MAX)
+            throw std::invalid_argument("the part to read lies outside the buffer");
+        if (tallies.size() != crew.size())
+            throw std::invalid_argument("there must be a tally for each thread");
+        nb::gil_scoped_release release;
+        while (step == WL_STEP_OTHER) {
+            parts.decode(reader, begin, at, begin + stop, tables.size() == 1, crew);
+            examined += parts.examined();
+            match_parts(tallies, most, legs, least_ns);
+            std::vector<Slow> found = slowest_of_all(room - slow);
+            std::vector<u32> places;
+
+            for (const Slow &one : found) {
+                places.push_back(one.place);
+                delay_ns.data()[slow + places.size() - 1] = one.delay_ns;
+                leg.data()[slow + places.size() - 1] = one.leg;
+                kind.data()[slow + places.size() - 1] = one.kind;
+            }
+            parts.write(reader, begin, base, places.data(), places.size(), columns, slow);
+            slow += places.size();
+            step = parts.proceed(reader, at, needed);
+        }
+        return {at - begin, examined, step == WL_STEP_MORE ? MORE : BROKEN, needed, slow};
+    }
+
+    /* Read a file's bytes from `offset` on into data[start:stop], each thread a part. Returns how many came. */
+    size_t read(int file, const Memory &data, size_t start, size_t stop, u64 offset)
+    {
+        std::vector<ssize_t> got(crew.size());
+        std::atomic<int> problem = 0;
+        size_t sum = 0;
+
+        if (start > stop || stop > data.shape(0))
+            throw std::invalid_argument("the part to read lies outside the buffer");
+        size_t each = (stop - start + crew.size() - 1) / crew.size();
+        {
+            nb::gil_scoped_release release;
+            crew.run([&](unsigned part) {
+                size_t from = std::min(start + part * each, stop), to = std::min(from + each, stop), done = 0;
+
+                while (from + done < to) {
+                    ssize_t n = pread(
+                        file, data.data() + from + done, to - from - done, static_cast<off_t>(offset + from - start + done));
+
+                    if (n < 0 && errno == EINTR)
+                        continue;
+                    if (n < 0)
+                        problem = errno;
+                    if (n <= 0)
+                        break;
+                    done += static_cast<size_t>(n);
+                }
+                got[part] = static_cast<ssize_t>(done);
+            });
+        }
+        for (size_t part = 0; part < got.size(); part++) {
+            sum += static_cast<size_t>(got[part]);
+            if (static_cast<size_t>(got[part]) < each) /* what comes after a gap is not wanted */
+                break;
+        }
+        if (!sum && problem) {
+            errno = problem;
+            PyErr_SetFromErrno(PyExc_OSError);
+            throw nb::python_error();
+        }
+        return sum;
     }
 
     u64 evicted() const
@@ -165,6 +260,90 @@ class Match {
     }
 
   private:
+    /* A sample that may be among the slowest. */
+    struct Slow {
+        s64 delay_ns;
+        u32 place;
+        u8 leg, kind;
+
+        bool operator<(const Slow &other) const /* the slowest first, of equal ones the first in the file */
+        {
+            return delay_ns != other.delay_ns ? delay_ns > other.delay_ns : place < other.place;
+        }
+    };
+
+    /* What one thread found; a line of the cache of its own. */
+    struct alignas(64) Found {
+        std::vector<Slow> slow;
+    };
+
+    /* Match the rows of all parts; threads take shards until none is left. */
+    void match_parts(const std::vector<Tally *> &tallies, size_t most, u32 legs, s64 least_ns)
+    {
+        std::atomic<size_t> next = 0;
+
+        crew.run([&](unsigned thread) {
+            Tally &tally = *tallies[thread];
+            std::vector<Slow> &slow = by_thread[thread].slow;
+            s64 longer_than = most ? least_ns : INT64_MAX;
+
+            slow.clear();
+            for (size_t shard = next++; shard < tables.size(); shard = next++)
+                for (unsigned part = 0; part < parts.size(); part++) {
+                    const Parts::Rows &rows = parts.rows(part, shard);
+                    size_t count = rows.seen.size();
+
+                    for (size_t i = 0; i < count; i++) {
+                        const wl_seen &packet = rows.seen[i];
+                        wl_sample sample;
+
+                        __builtin_prefetch(&rows.seen[i] + 48);
+                        look_ahead(i, count, [&](size_t row) { return rows.seen[row].flow_key; });
+                        if (!wl_match_packet(&tables[shard], &packet, &sample))
+                            continue;
+                        tally.add(packet.time_ns, packet.flow_key, sample.leg, sample.delay_ns);
+                        if (sample.delay_ns <= longer_than || !(legs >> sample.leg & 1))
+                            continue;
+                        slow.push_back({sample.delay_ns, rows.place[i], sample.leg, sample.kind});
+                        if (slow.size() >= 2 * most) /* those as long as the last one stay welcome: they may come first */
+                            longer_than = keep_slowest(slow, most) - 1;
+                    }
+                }
+        });
+    }
+
+    /* Keep the slowest; returns the shortest delay of these. */
+    static s64 keep_slowest(std::vector<Slow> &slow, size_t most)
+    {
+        std::nth_element(slow.begin(), slow.begin() + static_cast<ptrdiff_t>(most) - 1, slow.end());
+        slow.resize(most);
+        return slow.back().delay_ns;
+    }
+
+    /* The slowest that the threads found, in the order of the file. */
+    std::vector<Slow> slowest_of_all(size_t most)
+    {
+        std::vector<Slow> all;
+
+        for (const Found &one : by_thread)
+            all.insert(all.end(), one.slow.begin(), one.slow.end());
+        if (all.size() > most)
+            keep_slowest(all, most);
+        std::sort(all.begin(), all.end(), [](const Slow &a, const Slow &b) { return a.place < b.place; });
+        return all;
+    }
+
+    /* Fetch what packets further on will need. Inlined before a compiler can see that it has no effect. */
+    template <typename Key> __attribute__((always_inline)) void look_ahead(size_t i, size_t count, const Key &key) const
+    {
+        if (i + 3 * ahead < count)
+            __builtin_prefetch(set_of(key(i + 3 * ahead))->key);
+        if (i + 2 * ahead < count)
+            __builtin_prefetch(connection_of(key(i + 2 * ahead)), 1);
+        if (i + ahead < count)
+            __builtin_prefetch(segment_of(key(i + ahead)), 1);
+    }
+
     size_t shard_of(u64 flow_key) const
     {
         return tables.size() > 1 ? flow_key >> 61 : 0;
@@ -173,7 +352,7 @@ class Match {
     /* The rows of a thread's shards that matter; without a branch, which would be a coin. */
     size_t rows_of(unsigned part, const SeenColumns &seen, std::vector<u32> &mine) const
     {
-        unsigned of = crew ? crew->size() : 1;
+        unsigned of = tables.size() > 1 ? crew.size() : 1;
         bool own[shards];
         size_t count = 0;
 
@@ -217,19 +396,12 @@ class Match {
     }
 
     std::vector<Shard> tables;
-    unsigned most_threads;
-    std::unique_ptr<Crew> crew;
+    Crew crew;
+    Parts parts{crew.size()};
+    std::vector<Found> by_thread;
 };
 
 static_assert(shards == 8, "a shard is the first three bits of a flow key");
-
-/* One distribution in memory. */
-struct Distribution {
-    u64 weights[WL_BINS], squares[WL_BINS];
-    wl_sums sums;
-};
-
-constexpr size_t distribution_words = sizeof(Distribution) / sizeof(u64);
 
 /* Add delays to one distribution or, with legs, each to that of its leg: two in a row. */
 void distribute(Room<u64> memory, const Column<s64> &delays_ns, const Column<s64> &of_each, const Column<u8> &legs)
@@ -256,41 +428,49 @@ void crowd(Room<u64> weights, const Column<u64> &flow_key, const Column<u32> &ro
 {
     size_t count = delays_ns.shape(0), given = of_each.shape(0), packets = flow_key.shape(0);
 
-    if (weights.shape(0) != 2u * WL_CROWDS * WL_COARSE_BINS || rows.shape(0) != count || legs.shape(0) != count)
+    if (weights.shape(0) != crowd_words || rows.shape(0) != count || legs.shape(0) != count)
         throw std::invalid_argument("the arrays do not have the shape of crowds");
     if (given != count && given != 0)
         throw std::invalid_argument("there must be a weight for each delay, or none");
     nb::gil_scoped_release release;
     for (size_t i = 0; i < count; i++) {
         u64 delay = delays_ns.data()[i] < 0 ? 0 : static_cast<u64>(delays_ns.data()[i]);
-        u32 row = rows.data()[i], leg = legs.data()[i] & 1;
+        u32 row = rows.data()[i];
+        u8 leg = legs.data()[i];
 
         if (row < packets)
-            weights.data()[(leg * WL_CROWDS + wl_crowd(flow_key.data()[row])) * WL_COARSE_BINS +
-                           (wl_bin(delay) >> WL_COARSE_BITS)] += given ? static_cast<u64>(of_each.data()[i]) : 1;
+            weights.data()[crowd_place(flow_key.data()[row], leg, delay)] += given ? static_cast<u64>(of_each.data()[i]) : 1;
     }
 }
 
-/* Weights and weighted sums of the delays that are wanted by slot of time, of 2^bits ns, the first with this number. */
-void slot(Room<double> counts, Room<double> sums, const Column<s64> &times_ns, const Column<bool> &wanted,
-    const Column<s64> &delays_ns, const Column<s64> &of_each, u32 bits, s64 first)
+/* Weights and weighted sums of the delays that are wanted, by slot of time. */
+void slot(Room<s64> place, Room<double> counts, Room<double> sums, const Column<s64> &times_ns, const Column<bool> &wanted,
+    const Column<s64> &delays_ns, const Column<s64> &of_each)
 {
-    size_t count = delays_ns.shape(0), given = of_each.shape(0), slots = counts.shape(0);
+    size_t count = delays_ns.shape(0), given = of_each.shape(0);
+    Slots slots(place, counts, sums);
 
-    if (sums.shape(0) != slots || bits > 62)
-        throw std::invalid_argument("the arrays do not have the shape of slots");
     if (times_ns.shape(0) != count || wanted.shape(0) != count || (given != count && given != 0))
         throw std::invalid_argument("there must be a time for each delay, whether it is wanted, and a weight for each or none");
     nb::gil_scoped_release release;
     for (size_t i = 0; i < count; i++) {
-        u64 number = static_cast<u64>(times_ns.data()[i] >> bits) - static_cast<u64>(first);
         double weight = given ? static_cast<double>(of_each.data()[i]) : 1;
 
-        if (wanted.data()[i] && number < slots) {
-            counts.data()[number] += weight;
-            sums.data()[number] += weight * static_cast<double>(delays_ns.data()[i]);
-        }
+        if (wanted.data()[i])
+            slots.add(times_ns.data()[i], weight, weight * static_cast<double>(delays_ns.data()[i]));
     }
+}
+
+/* Make slots of time cover a stretch of it; at least as long as 2^bits ns. */
+void reach(Room<s64> place, Room<double> counts, Room<double> sums, s64 begin_ns, s64 end_ns, s64 bits)
+{
+    Slots slots(place, counts, sums);
+
+    if (bits > 62 || begin_ns > end_ns)
+        throw std::invalid_argument("these are no slots of time");
+    slots.reach(begin_ns, end_ns);
+    while (place.data()[Slots::BITS] < bits)
+        slots.fold();
 }
 
 } // namespace
@@ -307,8 +487,13 @@ void add_match(nb::module_ &m)
     m.attr("COARSE_BITS") = WL_COARSE_BITS;
     m.def("crowd", &crowd, "weights"_a, "flow_key"_a, "rows"_a, "legs"_a, "delays_ns"_a, "of_each"_a,
         "Add delays, with their weights (default: 1), by leg, crowd of the connection and coarse bin.");
-    m.def("slot", &slot, "counts"_a, "sums"_a, "times_ns"_a, "wanted"_a, "delays_ns"_a, "of_each"_a, "bits"_a, "first"_a,
+    m.def("slot", &slot, "place"_a, "counts"_a, "sums"_a, "times_ns"_a, "wanted"_a, "delays_ns"_a, "of_each"_a,
         "Add delays that are wanted, with their weights (default: 1), by slot of time.");
+    m.def("reach", &reach, "place"_a, "counts"_a, "sums"_a, "begin_ns"_a, "end_ns"_a, "bits"_a,
+        "Make slots of time cover a stretch of it, and be at least as long as 2^bits ns.");
+    nb::class_<Tally>(m, "Tally", "Where delays of both legs are added up, in memory of Python.")
+        .def(nb::init<Room<u64>, Room<u64>, Room<s64>, Room<double>, Room<double>, Room<s64>, Room<double>, Room<double>>(),
+            "memory"_a, "crowds"_a, "server"_a, "server_counts"_a, "server_sums"_a, "client"_a, "client_counts"_a, "client_sums"_a);
     m.def("distribute", &distribute, "memory"_a, "delays_ns"_a, "of_each"_a, "legs"_a,
         "Add delays, with their weights (default: 1), to a distribution, or to that of their leg.");
     nb::class_<Match>(m, "Match", "Requests and their responses at one point.")
@@ -316,6 +501,11 @@ void add_match(nb::module_ &m)
             "waiting"_a, "threads"_a = 1)
         .def("observe", &Match::observe, "packets"_a, "row"_a, "delay_ns"_a, "leg"_a, "kind"_a,
             "Add packets and fill the arrays. Returns the number of samples.")
+        .def("observe_records", &Match::observe_records, "reader"_a, "data"_a, "start"_a, "stop"_a, "base"_a, "tallies"_a, "most"_a,
+            "legs"_a, "least_ns"_a, "memory"_a, "delay_ns"_a, "leg"_a, "kind"_a,
+            "Decode and match a part of a file. Returns (stopped at, packets examined, status, size of the next record, slow "
+            "rows).")
+        .def("read", &Match::read, "file"_a, "data"_a, "start"_a, "stop"_a, "offset"_a, "Read a part of a file, by all threads.")
         .def_prop_ro("evicted", &Match::evicted)
         .def_prop_ro("backwards", &Match::backwards)
         .def_prop_ro("too_long", &Match::too_long)

@@ -52,7 +52,9 @@ WL_INLINE void wl_put_tag_back(const struct tpacket3_hdr *header, struct wl_reco
     record->wire_length += WL_TAG_BYTES;
 }
 
-WL_INLINE enum wl_ring_step wl_block_next(struct wl_block *block, const struct wl_ring_wish *wish, struct wl_record *record)
+/* `port`: twice the number of the packet's interface, and one more if it was outgoing. */
+WL_INLINE enum wl_ring_step wl_block_next(
+    struct wl_block *block, const struct wl_ring_wish *wish, struct wl_record *record, u32 *port)
 {
     struct tpacket3_hdr header;
     struct sockaddr_ll sender;
@@ -72,6 +74,7 @@ WL_INLINE enum wl_ring_step wl_block_next(struct wl_block *block, const struct w
         block->at += header.tp_next_offset;
     if (sender.sll_pkttype == PACKET_OUTGOING ? !wish->outgoing : !wish->incoming)
         return WL_RING_UNWANTED;
+    *port = (u32)sender.sll_ifindex << 1 | (sender.sll_pkttype == PACKET_OUTGOING);
     record->frame = at + header.tp_mac;
     record->captured_length = header.tp_snaplen;
     record->wire_length = header.tp_len;

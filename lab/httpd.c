@@ -20,7 +20,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define QUEUE 256 /* requests of a connection that wait for their response; a power of two */
+#define QUEUE 4096 /* requests of a connection that wait for their response; a power of two */
 #define HEAD_BYTES 4096
 #define BODY_BYTES 65536
 #define MOST_WORKERS 256
@@ -226,7 +226,7 @@ static void welcome(int listener)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         if (pace_mbit)
             check(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate), "SO_MAX_PACING_RATE");
-        connections[fd] = memset(grow(NULL, sizeof **connections), 0, sizeof **connections);
+        connections[fd] = calloc(1, sizeof **connections);
         connections[fd]->fd = fd;
         check(epoll_ctl(poll_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN, .data.fd = fd}), "epoll_ctl");
     }
@@ -287,7 +287,8 @@ int main(int count, char **arguments)
         {NULL},
     };
     struct rlimit files;
-    struct sockaddr_in here = {.sin_family = AF_INET};
+    struct sockaddr_storage here;
+    socklen_t here_bytes;
     int one = 1, listener;
 
     read_settings(count, arguments, settings);
@@ -308,12 +309,10 @@ int main(int count, char **arguments)
     connections = memset(grow(NULL, files.rlim_cur * sizeof *connections), 0, files.rlim_cur * sizeof *connections);
     memset(body, 'x', sizeof body);
 
-    listener = check(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), "socket");
+    here_bytes = address_of(address, port, &here);
+    listener = check(socket(here.ss_family, SOCK_STREAM | SOCK_NONBLOCK, 0), "socket");
     check(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), "SO_REUSEADDR");
-    here.sin_port = htons(port);
-    if (inet_pton(AF_INET, address, &here.sin_addr) != 1)
-        fail("not an address: %s", address);
-    check(bind(listener, (struct sockaddr *)&here, sizeof here), "bind");
+    check(bind(listener, (struct sockaddr *)&here, here_bytes), "bind");
     check(listen(listener, 4096), "listen");
     poll_fd = check(epoll_create1(0), "epoll_create1");
     check(epoll_ctl(poll_fd, EPOLL_CTL_ADD, listener, &(struct epoll_event){.events = EPOLLIN, .data.fd = listener}), "epoll_ctl");

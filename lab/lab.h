@@ -8,6 +8,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <arpa/inet.h>
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -16,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <time.h>
 
 typedef int64_t s64;
@@ -258,6 +260,27 @@ static inline struct due heap_pop(struct heap *heap)
     }
     heap->dues[i] = last;
     return first;
+}
+
+/* ---- addresses ---- */
+
+/* A socket's address, of IPv4 or IPv6; returns its length. */
+static inline socklen_t address_of(const char *text, s64 port, struct sockaddr_storage *address)
+{
+    struct sockaddr_in *four = (void *)address;
+    struct sockaddr_in6 *six = (void *)address;
+
+    memset(address, 0, sizeof *address);
+    if (inet_pton(AF_INET, text, &four->sin_addr) == 1) {
+        four->sin_family = AF_INET;
+        four->sin_port = htons(port);
+        return sizeof *four;
+    }
+    if (inet_pton(AF_INET6, text, &six->sin6_addr) != 1)
+        fail("not an address: %s", text);
+    six->sin6_family = AF_INET6;
+    six->sin6_port = htons(port);
+    return sizeof *six;
 }
 
 #endif

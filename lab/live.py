@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,10 @@ class Setting:
     interval: str = "1s"
     wire: Direction = USUAL
     captured: bool = True
+    in_kernel: bool = False
+    cut: str = ""  # where intervals end, if not as usual: "packets", "clock"
+    filtered: bool = True  # only the traffic; in the kernel the direction must do
+    also: tuple[Setting, ...] = ()  # more agents at both hosts, which see the same packets
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,11 @@ class Done:
     truth: Truth | None
     cable_bytes: int  # bytes on the collector's cables, both directions, with all headers, during the traffic
 
+    def of(self, number: int) -> Done:
+        """What one of the pairs of agents did: 0, or one of `also`, counted from 1."""
+        events = [one for one in self.events if one.get("segment", _segment(0)) == _segment(number)]
+        return replace(self, events=events)
+
     def during(self, what: str) -> list[dict[str, Any]]:
         """Events about whole intervals of the traffic."""
         last_ns = self.ended_ns - 2 * 10**9
@@ -117,14 +126,20 @@ def run(setting: Setting, folder: Path, seed: int = 1) -> Done:
         log = folder / "stopwatch.jsonl"
         command = [sys.executable, str(ROOT / "stopwatch.py"), str(log), "collect", "--store", str(folder / "store.db")]
         (folder / "token").write_text("open-sesame-open")
-        words = ["--listen", f"10.6.0.1:{PORT}", "--token-file", str(folder / "token"), "--segment", "client>server1"]
+        words = ["--listen", f"10.6.0.1:{PORT}", "--token-file", str(folder / "token")]
+        settings = (setting, *setting.also)
+        words += [word for number in range(len(settings)) for word in ("--segment", _segment(number))]
         collector = network.start("collector", [*command, *words], folder / "collector.txt")
         collector.wait_for_line("collecting at")
         server = network.start("server1", f"iperf3 -4 -s -1 -p {TRAFFIC_PORT}".split(), folder / "iperf-server.txt")
         server.wait_for_port(TRAFFIC_PORT)
         captures = [folder / f"{host}.pcap" for host in HOSTS]
         recorders = [_record(network, host, path) for host, path in zip(HOSTS, captures, strict=True)]
-        agents = [_agent(network, host, folder, setting) for host in reversed(HOSTS)]
+        agents = [
+            _agent(network, host, folder, one, number)
+            for number, one in enumerate(settings)
+            for host in reversed(HOSTS)
+        ]
         before, began_ns = _carried(network), time.time_ns()
         bits = 8 * setting.payload * setting.rate
         arguments = (
@@ -181,15 +196,25 @@ def stop_recording(recorder: Process) -> None:
         raise OSError(f"a capture missed packets: {said.strip()}")
 
 
-def _agent(network: Network, host: str, folder: Path, setting: Setting) -> Process:
-    settings = folder / f"{host}.toml"
+def _point(host: str, number: int) -> str:
+    return f"{host}-{number}" if number else host
+
+
+def _segment(number: int) -> str:
+    return ">".join(_point(host, number) for host in HOSTS)
+
+
+def _agent(network: Network, host: str, folder: Path, setting: Setting, number: int) -> Process:
+    point = _point(host, number)
+    settings = folder / f"{point}.toml"
+    wanted = f"udp dst port {TRAFFIC_PORT} or udp dst port {CONTROL_PORT} or udp dst port {REFERENCE_PORT}"
     settings.write_text(
         f"""
-point = "{host}"
+point = "{point}"
 interface = "eth0"
 interval = "{setting.interval}"
 status = "10s"
-filter = "udp dst port {TRAFFIC_PORT} or udp dst port {CONTROL_PORT} or udp dst port {REFERENCE_PORT}"
+{f'filter = "{wanted}"' if setting.filtered else ""}
 receive_references = {"true" if setting.references and host != HOSTS[0] else "false"}
 {f'by = "{setting.by}"' if setting.by else ""}
 [collector]
@@ -197,28 +222,32 @@ url = "http://10.6.0.1:{PORT}"
 insecure = true
 token_file = "{folder}/token"
 [spool]
-folder = "{folder}/spool-{host}"
+folder = "{folder}/spool-{point}"
 [clock]
 error = "1us"
+[capture]
+in_kernel = {"true" if setting.in_kernel else "false"}
 [estimator]
 name = "{setting.estimator}"
 {setting.options}
 [[segments]]
-name = "client>server1"
+name = "{_segment(number)}"
 direction = "{CLIENT_ADDRESS}>{SERVER_ADDRESS}"
 """
         + _cut(setting, host)
         + _references(setting, host)
     )
     command = [sys.executable, "-m", "wirelag.cli", "agent", str(settings)]
-    process = network.start(host, command, folder / f"agent-{host}.txt")
+    process = network.start(host, command, folder / f"agent-{point}.txt")
     process.wait_for_line("listening at eth0")
+    if setting.in_kernel and "outside the kernel" in process.said():
+        raise OSError(f"it does not measure in the kernel: {process.said().strip()}")
     return process
 
 
 def _cut(setting: Setting, host: str) -> str:
     if not setting.controlled:
-        return ""
+        return f'[cut]\nat = "{setting.cut}"\n' if setting.cut else ""
     to = f'control_to = "{SERVER_ADDRESS}"\n' if host == HOSTS[0] else ""
     return f"[cut]\ncontrol_port = {CONTROL_PORT}\n{to}"
 

@@ -4,7 +4,8 @@
  *   sliding  W requests in flight; each response makes room for one
  *   batch    W requests, all their responses, then the next W
  *   pages    a page, then its objects with at most W in flight, then the next page
- *   open     requests at random times (rate per second and connection), regardless of responses
+ *   open     requests at random times (rate per second and connection), regardless of responses; if connections have a lifetime,
+ *            regardless of these, too: a new one takes over at its end, and the old one waits for its last responses
  *   clock    the same at equal intervals, each up to a tenth earlier or later
  * Before it uses the room made by a response, the client thinks: with probability think-share, for think-us. A connection may
  * have a lifetime: after it, nothing more is asked, and when all responses have come, a new one replaces it. patience-us: requests
@@ -17,12 +18,13 @@
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define WAITING 1024 /* requests of a connection that wait for their response; a power of two */
+#define WAITING 8192 /* requests of a connection that wait for their response; a power of two */
 #define HEAD_BYTES 1024
 #define REQUEST_BYTES (1 << 20)
 #define MOST_IN_FLIGHT 254
@@ -32,6 +34,7 @@
 #define APART (733 * MICROSECOND)
 #define LOOKING (SECOND / 20)
 #define GRACE_NS (2 * SECOND) /* for the last responses */
+#define AT_ONCE 16            /* connections of an open loop that share a turn: the current one, and those that end */
 
 struct entry { /* an entry of the log */
     s64 asked_ns, answered_ns;
@@ -46,16 +49,19 @@ struct connection {
     u16 port;
     u32 room; /* requests that it may send now */
     u64 asked, answered;
-    struct entry waiting[WAITING];
     u32 round, objects;      /* objects of this page not yet requested */
     int is_page;             /* the page itself is in flight */
     s64 free_ns;             /* paced: when the next request may be sent */
     s64 opened_ns, until_ns; /* until_ns: the end of its lifetime; 0: none */
+    u64 due;                 /* taking turns: requests that should have been sent */
+    int replaced;            /* taking turns: it ends with its last response */
     u16 server;
     char head[HEAD_BYTES];
     u32 head_bytes;
     s64 body; /* bytes of the response to come; -1: its head is incomplete */
     u32 unacknowledged;
+    struct entry waiting[WAITING]; /* from here on nothing is cleared */
+    s64 due_ns[WAITING];           /* taking turns: when requests should have been sent; the connection may not be there yet */
 };
 
 static struct distribution response = {'c', {500}}, request, objects = {'u', {1, 20}}, think = {'c', {0}}, lifetime, ack;
@@ -72,6 +78,8 @@ static s64 begun_ns;                                                           /
 static u64 entry_count, entry_room, asked_count, answered_count, failed_count; /* answered: or failed */
 static s64 end_ns, looked_ns;                                                  /* looked_ns: time of the last check for timeouts */
 static int poll_fd, is_udp, is_open;                                           /* is_open: requests do not wait for responses */
+static int takes_turns;                                                        /* an open loop whose connections have a lifetime */
+static u32 *current;                                                           /* of each turn: the connection that asks */
 static volatile sig_atomic_t is_over;                                          /* SIGTERM: no more requests */
 static char text[REQUEST_BYTES];
 
@@ -100,20 +108,19 @@ static void after(struct connection *c, s64 wait_ns, u32 room)
 
 static void open_connection(struct connection *c)
 {
-    struct sockaddr_in there = {.sin_family = AF_INET, .sin_port = htons(port)};
+    struct sockaddr_storage there;
+    socklen_t there_bytes = address_of(address, port, &there);
     int one = 1, bytes = 8 << 20;
 
-    memset(c, 0, sizeof *c);
+    memset(c, 0, offsetof(struct connection, waiting));
     c->body = -1;
     c->opened_ns = now_ns();
     c->until_ns = lifetime.kind ? c->opened_ns + (s64)(draw(&lifetime, &numbers) * MICROSECOND) : 0;
-    if (inet_pton(AF_INET, address, &there.sin_addr) != 1)
-        fail("not an address: %s", address);
-    c->fd = check(socket(AF_INET, (is_udp ? SOCK_DGRAM : SOCK_STREAM) | SOCK_NONBLOCK, 0), "socket");
+    c->fd = check(socket(there.ss_family, (is_udp ? SOCK_DGRAM : SOCK_STREAM) | SOCK_NONBLOCK, 0), "socket");
     setsockopt(c->fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes);
     if (!is_udp)
         check(setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one), "TCP_NODELAY");
-    if (connect(c->fd, (struct sockaddr *)&there, sizeof there) && errno != EINPROGRESS)
+    if (connect(c->fd, (struct sockaddr *)&there, there_bytes) && errno != EINPROGRESS)
         fail("connect: %s", strerror(errno));
     check(epoll_ctl(poll_fd, EPOLL_CTL_ADD, c->fd, &(struct epoll_event){.events = EPOLLOUT, .data.u32 = c - connections}),
         "epoll_ctl");
@@ -214,7 +221,10 @@ static void ask(struct connection *c)
 
     c->asked++;
     asked_count++;
-    *e = (struct entry){.asked_ns = now_ns(), .round = c->round, .port = c->port, .in_flight = c->asked - c->answered};
+    *e = (struct entry){.asked_ns = takes_turns ? c->due_ns[(c->asked - 1) & (WAITING - 1)] : now_ns(),
+        .round = c->round,
+        .port = c->port,
+        .in_flight = c->asked - c->answered};
     if (send(c->fd, text, bytes, MSG_NOSIGNAL) != (ssize_t)bytes) {
         give_up(c, "send: a request did not fit: %s", strerror(errno));
         return;
@@ -225,7 +235,7 @@ static void ask(struct connection *c)
 static void ask_for_all(struct connection *c)
 {
     while (c->room && c->asked - c->answered < WAITING && (!each || c->asked < (u64)each) && asked_count < (u64)most &&
-           now_ns() < end_ns && (!c->until_ns || c->asked == c->answered || now_ns() < c->until_ns)) {
+           now_ns() < end_ns && (!c->until_ns || takes_turns || c->asked == c->answered || now_ns() < c->until_ns)) {
         if (pace_us && now_ns() < c->free_ns) {
             after(c, c->free_ns - now_ns(), 0);
             return;
@@ -252,7 +262,7 @@ static void acknowledge(struct connection *c)
 /* Connected: send the first requests. */
 static void begin(struct connection *c)
 {
-    struct sockaddr_in here;
+    struct sockaddr_storage here; /* the port has the same place in both versions */
     socklen_t size = sizeof here;
     int error = 0;
     socklen_t error_size = sizeof error;
@@ -263,10 +273,14 @@ static void begin(struct connection *c)
         return;
     }
     check(getsockname(c->fd, (struct sockaddr *)&here, &size), "getsockname");
-    c->port = ntohs(here.sin_port);
+    c->port = ntohs(((struct sockaddr_in *)&here)->sin_port);
     check(epoll_ctl(poll_fd, EPOLL_CTL_MOD, c->fd, &(struct epoll_event){.events = EPOLLIN, .data.u32 = c - connections}),
         "epoll_ctl");
     c->is_page = *pattern == 'p';
+    if (takes_turns) {
+        ask_for_all(c);
+        return;
+    }
     if (is_open) {
         after(c, until_next(), 1);
         return;
@@ -361,7 +375,13 @@ static void answered(struct connection *c, u64 number, s64 at_ns)
     log_entry(e);
     c->answered++;
     answered_count++;
-    if ((each && c->answered == (u64)each) || (c->until_ns && at_ns >= c->until_ns && c->answered == c->asked)) {
+    if (takes_turns) {
+        if (c->replaced && c->answered == c->due) {
+            close(c->fd);
+            c->fd = 0;
+            c->opened_ns = 0; /* what was read with it belongs to nothing more */
+        }
+    } else if ((each && c->answered == (u64)each) || (c->until_ns && at_ns >= c->until_ns && c->answered == c->asked)) {
         close(c->fd);
         open_connection(c);
     } else {
@@ -434,11 +454,44 @@ static void receive(struct connection *c)
     }
 }
 
+/* Taking turns: a request is due, at the current connection, or at a new one if that has lived long enough. */
+static void take_turn(struct due timer)
+{
+    u32 turn = timer.thing >> 8, next = turn * AT_ONCE;
+    struct connection *c = &connections[current[turn]];
+
+    if (now_ns() >= c->until_ns) {
+        while (next < (turn + 1) * AT_ONCE && connections[next].fd)
+            next++;
+        if (next == (turn + 1) * AT_ONCE)
+            fail("%d connections wait for responses, in place of one", AT_ONCE);
+        c->replaced = 1;
+        if (c->answered == c->due) {
+            close(c->fd);
+            c->fd = 0;
+        }
+        current[turn] = next;
+        c = &connections[next];
+        open_connection(c);
+    }
+    if (c->due - c->answered >= WAITING)
+        fail("more than %d requests wait in a connection", WAITING);
+    c->due_ns[c->due++ & (WAITING - 1)] = timer.at_ns;
+    c->room++;
+    if (c->port)
+        ask_for_all(c);
+    heap_push(&timers, timer.at_ns + until_next(), timer.thing);
+}
+
 static void wake(struct due timer)
 {
     struct connection *c = &connections[timer.thing >> 8];
     u32 room = timer.thing & 255;
 
+    if (takes_turns) {
+        take_turn(timer);
+        return;
+    }
     if (room == ACKNOWLEDGES) {
         acknowledge(c);
         return;
@@ -525,8 +578,12 @@ int main(int count, char **arguments)
         fail("not a pattern or format: %s %s", pattern, format);
     if (in_flight < 1 || in_flight > MOST_IN_FLIGHT || post < 0 || post > REQUEST_BYTES / 4 || seconds > 3600)
         fail("out of range: in-flight, post or seconds");
-    if ((each || lifetime.kind || patience_us) && (is_open || (in_flight > 1 && think_share > 0)))
-        fail("each, lifetime-us and patience-us go with neither an open loop nor think time with several in flight");
+    takes_turns = is_open && lifetime.kind;
+    if ((each || lifetime.kind || patience_us) &&
+        ((is_open && (!takes_turns || each || patience_us || is_udp)) || (!is_open && in_flight > 1 && think_share > 0)))
+        fail(
+            "each, lifetime-us and patience-us go with neither an open loop (but lifetime-us with TCP) nor think time with several "
+            "in flight");
     numbers.at = seed;
     wake_punctually();
     signal(SIGPIPE, SIG_IGN);
@@ -536,9 +593,19 @@ int main(int count, char **arguments)
     setrlimit(RLIMIT_NOFILE, &files);
     poll_fd = check(epoll_create1(0), "epoll_create1");
     offset = realtime_offset();
-    connections = grow(NULL, connection_count * sizeof *connections);
-    for (s64 i = 0; i < connection_count; i++)
-        open_connection(&connections[i]);
+    connections = grow(NULL, connection_count * (takes_turns ? AT_ONCE : 1) * sizeof *connections);
+    if (takes_turns) {
+        for (s64 i = 0; i < connection_count * AT_ONCE; i++)
+            connections[i].fd = 0;
+        current = grow(NULL, connection_count * sizeof *current);
+    }
+    for (s64 i = 0; i < connection_count; i++) {
+        open_connection(&connections[takes_turns ? i * AT_ONCE : i]);
+        if (takes_turns) {
+            current[i] = i * AT_ONCE;
+            heap_push(&timers, now_ns() + until_next(), (u32)i << 8);
+        }
+    }
     begun_ns = now_ns();
     end_ns = begun_ns + (s64)(seconds * SECOND);
 

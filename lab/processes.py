@@ -47,14 +47,16 @@ class Process:
 
     def wait_for_port(self, port: int, udp: bool = False) -> None:
         """Wait until its namespace listens at this port."""
-        table = Path(f"/proc/{self.pid}/net/{'udp' if udp else 'tcp'}")
+        tables = [Path(f"/proc/{self.pid}/net/{'udp' if udp else 'tcp'}{version}") for version in ("", "6")]
         listening = BOUND if udp else LISTENING
         line = re.compile(rf"\s*\d+: [0-9A-F]+:{port:04X} \S+ {listening} ")
         home = os.readlink("/proc/self/ns/net")
 
         def listens() -> bool:
             entered = os.readlink(f"/proc/{self.pid}/ns/net") != home
-            return entered and any(map(line.match, table.read_text().splitlines()))
+            return entered and any(
+                line.match(one) for table in tables if table.exists() for one in table.read_text().splitlines()
+            )
 
         self._wait(listens, f"does not listen at port {port}")
 

@@ -154,7 +154,7 @@ class Routers:
         with self.taps(folder / "captures"), contextlib.ExitStack() as queues:
             for router, neighbour in slow:
                 queues.enter_context(self.slow(router, neighbour, loads[router, neighbour] / busy, longest_ms))
-            hosts = {f"{router}-host": self._address(router) for router in self.topology.routers}
+            hosts = {f"{router}-host": self.address(router) for router in self.topology.routers}
             traffic.send(self.network, hosts, seed)
 
     def _build(self) -> None:
@@ -163,7 +163,7 @@ class Routers:
             self.network.add(f"{router}-host")
             self.network.link(router, "host", f"{router}-host", "eth0")
             self.network.ip(router, f"addr add 10.7.{number}.1/24 dev host")
-            self.network.ip(f"{router}-host", f"addr add {self._address(router)}/24 dev eth0")
+            self.network.ip(f"{router}-host", f"addr add {self.address(router)}/24 dev eth0")
             self.network.ip(f"{router}-host", f"route add default via 10.7.{number}.1")
         costs: dict[str, dict[str, int]] = {router: {} for router in self.numbers}
         for link in self.topology.links:
@@ -183,7 +183,7 @@ class Routers:
                 raise OSError(f"the queue of {router} at {interface} does not drain")
             time.sleep(LOOK_S)
 
-    def _address(self, router: str) -> str:
+    def address(self, router: str) -> str:
         """The address of the router's host."""
         return f"10.7.{self.numbers[router]}.2"
 

@@ -45,14 +45,21 @@ def crowd(
     of_each: npt.NDArray[np.int64],
 ) -> None: ...
 def slot(
+    place: npt.NDArray[np.int64],
     counts: npt.NDArray[np.float64],
     sums: npt.NDArray[np.float64],
     times_ns: npt.NDArray[np.int64],
     wanted: npt.NDArray[np.bool_],
     delays_ns: npt.NDArray[np.int64],
     of_each: npt.NDArray[np.int64],
+) -> None: ...
+def reach(
+    place: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.float64],
+    sums: npt.NDArray[np.float64],
+    begin_ns: int,
+    end_ns: int,
     bits: int,
-    first: int,
 ) -> None: ...
 def distribute(
     memory: npt.NDArray[np.uint64],
@@ -209,9 +216,22 @@ class Ring:
         relative: bool = False,
         few: bool = False,
     ) -> None: ...
-    def take(self, batch: npt.NDArray[np.uint8]) -> int: ...
+    def take(self, batch: npt.NDArray[np.uint8], ports: npt.NDArray[np.uint32] | None = None) -> int: ...
     def finish(self) -> None: ...
     def statistics(self) -> dict[str, Any]: ...
+
+class Tally:
+    def __init__(
+        self,
+        memory: npt.NDArray[np.uint64],
+        crowds: npt.NDArray[np.uint64],
+        server: npt.NDArray[np.int64],
+        server_counts: npt.NDArray[np.float64],
+        server_sums: npt.NDArray[np.float64],
+        client: npt.NDArray[np.int64],
+        client_counts: npt.NDArray[np.float64],
+        client_sums: npt.NDArray[np.float64],
+    ) -> None: ...
 
 class Match:
     def __init__(
@@ -225,6 +245,23 @@ class Match:
         leg: npt.NDArray[np.uint8],
         kind: npt.NDArray[np.uint8],
     ) -> int: ...
+    def observe_records(
+        self,
+        reader: Reader,
+        data: npt.NDArray[np.uint8],
+        start: int,
+        stop: int,
+        base: int,
+        tallies: list[Tally],
+        most: int,
+        legs: int,
+        least_ns: int,
+        memory: npt.NDArray[np.uint8],
+        delay_ns: npt.NDArray[np.int64],
+        leg: npt.NDArray[np.uint8],
+        kind: npt.NDArray[np.uint8],
+    ) -> tuple[int, int, int, int, int]: ...
+    def read(self, file: int, data: npt.NDArray[np.uint8], start: int, stop: int, offset: int) -> int: ...
     @property
     def evicted(self) -> int: ...
     @property

@@ -244,6 +244,11 @@ class Settings:
         except (ValueError, WirelagError) as error:
             self.problems.append(f"{place}: {error}")
 
+    def put_inner(self, document: Mapping[str, Any], where: str) -> None:
+        """Set the values of one part of a file, `where`, after those of the whole, which they replace."""
+        self._where = where
+        self.put_document(document)
+
     def put_document(self, document: Mapping[str, Any]) -> None:
         """Set the values of a TOML document."""
         folders = self._schema.folders()

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.oracles.join import Packet
 from tests.support.effort import examples
 from tests.support.two_points import EPOCH_NS, SECOND_NS, batch_of
+from wirelag.agent.composing import encoded
 from wirelag.agent.config import Measured
 from wirelag.agent.cutting import LONGEST_GAP, AtPackets, ByClock, CutPart, Unseen, cutter
 from wirelag.agent.history import LATELY, MEMORY, History
-from wirelag.agent.loop import encoded
 from wirelag.capture.card_clock import apart_of
 from wirelag.capture.host_clock import HostClock, beside_card, card_clock, chrony_reading, kernel_reading, ptp_reading
 from wirelag.errors import WirelagError
@@ -172,7 +172,7 @@ def test_drops_are_in_their_interval() -> None:
     assert halves == [50, 50]
 
 
-def test_too_many_classes_are_reported_and_begin_anew() -> None:
+def test_too_many_classes_are_reported_and_leave_room_for_others() -> None:
     columns = batch_of([(i, EPOCH_NS + i) for i in range(9)])
     columns.traffic_class = np.arange(9, dtype=np.uint8) * np.uint8(4)
     clock = ByClock((measured_by(Lda(8, (0,)), by="dscp/24/48/4"),), INTERVAL_NS, 0, Unseen(INTERVAL_NS))

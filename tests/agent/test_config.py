@@ -19,6 +19,7 @@ from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 
 REFERENCE_PAGE = ROOT / "docs" / "reference" / "agent.md"
+ANY = 'point = "a"\ninterface = "any"\n'
 LEAST = 'point = "edge1"\ninterface = "lo"\n'
 
 
@@ -126,6 +127,13 @@ dscp = 46
         (LEAST + '[collector]\nurl = "http://192.0.2.1"', "would go to another host in plain text"),
         (LEAST + '[collector]\nurl = "https://u:secret@h"', "secrets do not belong into an address"),
         (LEAST + '[collector]\nurl = "https://h"\ntoken_file = "none"', "collector.token_file: none: cannot read"),
+        (LEAST + '[inside]\nby = "ports"', 'agent.toml: interface: must be "any": the inside has several ports'),
+        (ANY + '[inside]\nestimator = "rda"', "inside.by: is missing: write ports, or collector"),
+        (ANY + '[[ports]]\nto = "B"\ninterface = "eth0"', "inside.by: is missing: write ports, or collector"),
+        (ANY + '[inside]\nby = "ports"', "agent.toml: ports: name a port at least"),
+        (ANY + '[inside]\nby = "collector"', "m_set.by (--m-set): is missing: only an agent with an m-set is told"),
+        (ANY + '[inside]\nby = "ports"\n[[ports]]\nto = "B"', "ports.0.interface: name the interface, or the address"),
+        (ANY + '[inside]\nby = "ports"\nestimator = "rli"', "inside.estimator: 'rli' is not one of"),
         ("point = ", "agent.toml: is not TOML"),
     ],
 )

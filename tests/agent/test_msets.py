@@ -20,7 +20,7 @@ from tests.support.two_points import EPOCH_NS, SECOND_NS
 from tests.support.waiting import PATIENCE_S, until
 from wirelag.agent.config import Config, Reference
 from wirelag.agent.cutting import CutPart
-from wirelag.agent.msets import Cutters, m_set_of
+from wirelag.agent.msets import FOREVER_NS, Cutters, m_set_of
 from wirelag.agent.references import Emitter
 from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.errors import WirelagError
@@ -43,6 +43,22 @@ def m_set(config: Config, *segments: tuple[str, str, str, str, int | None], sinc
 CF = ("C>F", "10.0.0.1", "10.0.0.2", "out", None)
 FC = ("F>C", "10.0.0.2", "10.0.0.1", "in", None)
 CCF = ("C>>F", "10.6.0.3", "10.6.0.6", "out", None)
+
+
+INSIDE = f'{AGENT.replace("lo", "any")}[inside]\nby = "collector"\n'
+
+
+def test_ways_inside_the_router_are_in_its_m_set(tmp_path: Path) -> None:
+    config = config_of(tmp_path, INSIDE)
+    assert config.inside is not None
+    assert config.inside.ports is None
+    through, into = ("C[D>F]", "10.0.0.1", "10.0.0.3", "inside", 7), ("C[>F]", "::", "10.0.0.3", "inside", None)
+    found = m_set_of(m_set(config, CF, through, into), config)
+    assert [one.segment for one in found.measured] == ["C>F"]
+    assert found.ways is not None
+    assert found.ways.until_ns == {("D", "F"): 7, ("", "F"): FOREVER_NS}
+    assert {(port.to, port.address) for port in found.ways.ports} == {("D", "10.0.0.1"), ("F", "10.0.0.3")}
+    assert m_set_of(m_set(config, through), config_of(tmp_path)).ways is None  # it does not measure inside
 
 
 def test_an_m_set_from_the_collector(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from tests.oracles import delimiters as oracle
 from tests.oracles.join import Packet
 from tests.support.agent_settings import config_of
 from tests.support.two_points import EPOCH_NS, SECOND_NS, batch_of
+from wirelag.agent.composing import encoded
 from wirelag.agent.config import Measured
 from wirelag.agent.cutting import AtPackets, CutPart, Unseen, cutter
 from wirelag.agent.history import History
-from wirelag.agent.loop import encoded
 from wirelag.collector.metrics import _outcome
 from wirelag.collector.tally import Tally
 from wirelag.packets import intervals

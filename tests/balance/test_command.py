@@ -29,7 +29,7 @@ from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
 from tests.support.waiting import PATIENCE_S, until
 from wirelag.balance.apply import Applier, whole
-from wirelag.balance.metrics import Totals
+from wirelag.balance.metrics import Totals, exporter
 from wirelag.balance.settings import Config
 from wirelag.balance.simulation import Farm
 from wirelag.balance.view import View, plain_lines
@@ -276,20 +276,20 @@ def test_prometheus_reads_the_metrics(config: Path) -> None:
     totals = Totals()
     for entry in entries(config):
         totals.add(entry)
-    exporter = totals.exporter("127.0.0.1:0", Lock(), None)
+    served = exporter("127.0.0.1:0", Lock(), [totals])
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/metrics", timeout=PATIENCE_S) as answer:
             text = answer.read().decode()
     finally:
-        exporter.close()
+        served.close()
     numbers = dict(re.findall(r"^(wirelag_\w+(?:\{.*\})?) (\S+)$", text, re.MULTILINE))
-    assert float(numbers['wirelag_balance_weight{backend="web1"}']) < 0.02
-    assert float(numbers['wirelag_balance_latency_seconds{backend="web1"}']) == pytest.approx(0.05)
-    assert 'wirelag_balance_latency_seconds{backend="web4"}' not in numbers
-    assert float(numbers['wirelag_balance_unknown_intervals_total{backend="web4"}']) == 4
-    assert float(numbers['wirelag_balance_requests_total{backend="web2"}']) == 800
-    assert float(numbers['wirelag_balance_response_seconds_sum{backend="web2"}']) == pytest.approx(4)
-    assert float(numbers['wirelag_balance_standing{backend="web1",standing="slow"}']) == 1
+    assert float(numbers['wirelag_balance_weight{backend="web1",service="service"}']) < 0.02
+    assert float(numbers['wirelag_balance_latency_seconds{backend="web1",service="service"}']) == pytest.approx(0.05)
+    assert 'wirelag_balance_latency_seconds{backend="web4",service="service"}' not in numbers
+    assert float(numbers['wirelag_balance_unknown_intervals_total{backend="web4",service="service"}']) == 4
+    assert float(numbers['wirelag_balance_requests_total{backend="web2",service="service"}']) == 800
+    assert float(numbers['wirelag_balance_response_seconds_sum{backend="web2",service="service"}']) == pytest.approx(4)
+    assert float(numbers['wirelag_balance_standing{backend="web1",service="service",standing="slow"}']) == 1
 
 
 def test_the_view(config: Path) -> None:

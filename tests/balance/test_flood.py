@@ -22,7 +22,7 @@ from tests.support.waiting import PATIENCE_S, until
 from wirelag.balance.maglev import maglev
 from wirelag.ebpf.balance import open_balancer
 from wirelag.ebpf.balance_maps import CONNECTION, SEEN_SHIFT, SETTLED_NS, Balancer
-from wirelag.ebpf.service import Backend, Service
+from wirelag.ebpf.service import Backend, Service, Way
 
 pytestmark = IN_LAB
 RATE, SECONDS = (200_000, 30) if FULL else (20_000, 0.6)
@@ -72,7 +72,7 @@ def steered(place: Site) -> tuple[Balancer, dict[str, int]]:
             pins=None,
         )
     macs = [bytes.fromhex(mac_of(FIRST_SERVER + i).replace(":", "")) for i in range(3)]
-    slots = balancer.set_backends([Backend(NAMES[i], f"10.5.0.{FIRST_SERVER + i}", macs[i]) for i in range(3)])
+    slots = balancer.set_backends([Backend(NAMES[i], f"10.5.0.{FIRST_SERVER + i}", Way(macs[i])) for i in range(3)])
     balancer.set_table(maglev(dict.fromkeys(NAMES, 1.0), slots))
     return balancer, slots
 

@@ -21,10 +21,10 @@ from tests.support.command import WIRELAG, wirelag
 from tests.support.experiment_tables import tables_of
 from tests.support.in_lab import IN_LAB
 from tests.support.waiting import PATIENCE_S, until
-from wirelag.ebpf.balance import open_balancer
+from wirelag.ebpf.balance import open_balancer, remove_balancer
 from wirelag.ebpf.balance_maps import Balancer
 from wirelag.ebpf.bpf import ARRAY, MAPPABLE, Link, Map, info
-from wirelag.ebpf.service import Backend, Service
+from wirelag.ebpf.service import Backend, Service, Way
 from wirelag.errors import WirelagError
 
 pytestmark = IN_LAB
@@ -86,7 +86,7 @@ def test_compatible_pins_are_taken_over(place: Site) -> None:
         opened(place, interface="eth9")
     assert not place.pins.exists()
     balancer = opened(place)
-    listed = [Backend(f"server{i + 1}", f"10.5.0.{11 + i}", MACS[i]) for i in range(3)]
+    listed = [Backend(f"server{i + 1}", f"10.5.0.{11 + i}", Way(MACS[i])) for i in range(3)]
     slots = balancer.set_backends(listed)
     assert balancer.table() is None
     balancer.set_table(np.resize(np.array([0, 0, 1], np.int32), 251))
@@ -122,6 +122,10 @@ def test_compatible_pins_are_taken_over(place: Site) -> None:
     assert "xdp" not in shown.stdout
 
 
+def maps(place: Site) -> Path:
+    return place.pins / "services" / "service"
+
+
 def program_at(place: Site) -> int:
     link = Link.pinned(place.pins / "link")
     _, _, number = struct.unpack_from("<3I", info(link.fd, 64))
@@ -132,10 +136,10 @@ def program_at(place: Site) -> int:
 @pytest.mark.parametrize("name", ["connections", "tallies", "settings"])
 def test_pins_of_another_version_are_kept_and_can_be_removed(place: Site, name: str) -> None:
     opened(place).close(leave=True)
-    before, old = program_at(place), Map.pinned(place.pins / name)
-    (place.pins / name).unlink()
+    before, old = program_at(place), Map.pinned(maps(place) / name)
+    (maps(place) / name).unlink()
     flags = MAPPABLE if old.kind == ARRAY else 0
-    Map.create(name, old.kind, old.key_size, old.value_size + 16, old.entries, flags).pin(place.pins / name)
+    Map.create(name, old.kind, old.key_size, old.value_size + 16, old.entries, flags).pin(maps(place) / name)
     with pytest.raises(WirelagError, match="is of another version of wirelag; --remove ends that one"):
         opened(place)
     assert program_at(place) == before
@@ -145,6 +149,15 @@ def test_pins_of_another_version_are_kept_and_can_be_removed(place: Site, name: 
         assert said in wirelag("balance", "--config", place.config, "--remove").stderr
         assert not place.pins.exists()
     until(lambda: "xdp" not in place.network.run("point", "ip", "-d", "link", "show", "other"), "the program detached")
+
+
+def test_pins_in_the_folder_itself_are_of_another_version(place: Site) -> None:
+    opened(place).close(leave=True)
+    Map.create("settings", ARRAY, 4, 128, 1, MAPPABLE).pin(place.pins / "settings")  # as versions before services did
+    with pytest.raises(WirelagError, match="is of another version of wirelag; --remove ends that one"):
+        opened(place)
+    assert remove_balancer(str(place.pins))
+    assert not place.pins.exists()
 
 
 def test_a_dead_backend_does_not_stop_the_others(place: Site) -> None:
@@ -170,7 +183,7 @@ def test_a_dead_backend_does_not_stop_the_others(place: Site) -> None:
 
 
 def settings(place: Site) -> bytes:
-    one = Map.pinned(place.pins / "settings")
+    one = Map.pinned(maps(place) / "settings")
     found = one.lookup(0)
     one.close()
     assert found
@@ -179,7 +192,7 @@ def settings(place: Site) -> bytes:
 
 def test_a_missing_interface_is_reported_and_can_be_replaced(place: Site) -> None:
     balancer = opened(place)
-    balancer.set_backends([Backend("server1", "10.5.0.11", MACS[0])])
+    balancer.set_backends([Backend("server1", "10.5.0.11", Way(MACS[0]))])
     balancer.set_table(np.zeros(251, np.int32))
     balancer.close(leave=True)
     place.network.ip("point", "link add spare type veth peer name other")

@@ -11,7 +11,7 @@ from tests.support.balancer_packets import CONFIG
 from wirelag.balance.loop import Balancer, fixed
 from wirelag.balance.settings import BackendSettings, Config
 from wirelag.balance.view import TooShort, View
-from wirelag.ebpf.service import Backend, Counts
+from wirelag.ebpf.service import Backend, Counts, Way
 from wirelag.errors import WirelagError
 
 
@@ -103,10 +103,10 @@ class Segment:
     def __init__(self) -> None:
         self.dead = set[str]()
 
-    def mac_of(self, one: BackendSettings) -> bytes:
+    def mac_of(self, one: BackendSettings) -> Way:
         if one.name in self.dead:
             raise WirelagError(f"{one.address}: no answer")
-        return bytes.fromhex(f"0200000000{int(one.name[3:]):02x}")
+        return Way(bytes.fromhex(f"0200000000{int(one.name[3:]):02x}"))
 
 
 def test_a_backend_without_a_mac_is_left_out_until_it_answers(config: Path) -> None:

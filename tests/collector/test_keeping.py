@@ -287,8 +287,8 @@ def sealed(path: Path) -> list[tuple[int, int]]:
         return [base.execute(f"{count} {of}").fetchone() for of in ("results where length_ns < 6e10", "messages")]
 
 
-def hasty(path: str) -> sqlite3.Connection:
-    base = connected(path)
+def hasty(path: str, mode: str = "rw") -> sqlite3.Connection:
+    base = connected(path, mode)
     base.execute("pragma busy_timeout = 0")
     return base
 

@@ -387,6 +387,15 @@ def test_a_point_has_a_share_of_connections(attacked: Running) -> None:
     assert attacked.counted()["http too many connections"] == 5
 
 
+def test_a_point_has_the_same_share_of_connections_for_what_it_may_not_do(attacked: Running) -> None:
+    """Refused requests of a right token stay connected, and so they count."""
+    ask = f"GET /api/v1/status HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {OF_EVIL}\r\n\r\n"
+    with ExitStack() as lines:
+        replies = Counter(lines.enter_context(opened(attacked, ask)).recv(12) for _ in range(Limits().connections + 5))
+        assert replies == {b"HTTP/1.1 403": Limits().connections, b"HTTP/1.1 429": 5}
+        serves(attacked)
+
+
 def test_wrong_tokens_are_counted_and_logged_with_their_source(tmp_path: Path) -> None:
     with collector(tmp_path, "wrong") as running:
         for _ in range(3):

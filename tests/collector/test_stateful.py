@@ -77,9 +77,12 @@ class Faults(RuleBasedStateMachine):
         self.done["kill"] += 1
         self.system.send(*some, after_ms / 1e3)
 
-    @rule(where=st.floats(0, 1), bit=st.integers(0, 7), some=SOME)
-    def a_bit_flips(self, where: float, bit: int, some: tuple[str, int]) -> None:
-        self.system.flip(where, bit)
+    @rule(where=st.floats(0, 1), bit=st.integers(0, 7), in_header=st.booleans(), few=st.booleans(), some=SOME)
+    def a_bit_flips(self, where: float, bit: int, in_header: bool, few: bool, some: tuple[str, int]) -> None:
+        """While it is found, file descriptors may run out."""
+        self.system.flip(where, bit, in_header)
+        if few:
+            self.system.few_files()
         self._then("flip", some)
 
     def teardown(self) -> None:

@@ -65,10 +65,8 @@ def test_two_agents_in_the_kernel_measure_a_segment(network: Network, tmp_path: 
     ("given", "said"),
     [
         ({"--estimator": "rda"}, "rda cannot run in the kernel; known: lda"),
-        ({"--cut": None}, "write clock"),
         ({"--interval": "50ms"}, "at least 100 ms"),
         ({"--filter": "tcp"}, r"filter.*is not available in the kernel"),
-        ({"--by": "flow"}, r"by.*is not available in the kernel"),
         ({"--in-kernel": False, "--then": "/sys/fs/bpf/x"}, "needs in_kernel"),
         ({"--interface": None, "-r": ["x.pcap"]}, "the kernel reads no captures"),
     ],

@@ -35,7 +35,7 @@ from tests.support.balancer_program import (
 )
 from tests.support.captures import random_frame
 from wirelag.ebpf.balance_maps import BACKEND, CONNECTION, GROUP, OPENING, SETTINGS, TAKEN, TALLY_WORDS
-from wirelag.ebpf.service import Backend
+from wirelag.ebpf.service import Backend, Way
 from wirelag.errors import WirelagError
 
 KEY_BYTES = 8
@@ -61,7 +61,7 @@ def test_only_packets_to_the_service_are_touched(run: Run) -> None:
     assert [run.send(one) for one in others] == ["pass"] * len(others)
     for body in (
         b"\x08\x06" + bytes(28),
-        b"\x81\x00\x00\x05" + packet.frame()[12:],
+        3 * b"\x81\x00\x00\x05" + packet.frame()[12:],  # more tags than two
         ip(CLIENT, VIP, 1, b"\x08\0" + bytes(30)),
     ):
         frame = OWN + ROUTER + body
@@ -310,7 +310,7 @@ def test_a_table_has_its_size_and_only_known_backends(run: Run) -> None:
     with pytest.raises(WirelagError, match="only 16 fit"):
         run.balancer.set_backends(backends(*"abcdefghijklmnopq"))
     with pytest.raises(WirelagError, match="backend x"):
-        run.balancer.set_backends([Backend("x", "10.1.0.1", bytes(6))])
+        run.balancer.set_backends([Backend("x", "10.1.0.1", Way(bytes(6)))])
 
 
 def test_both_sides_have_the_same_structures(run: Run) -> None:

@@ -249,7 +249,7 @@ def test_another_program_gets_each_packet_after_ours_and_decides(network: Networ
             sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         for number in range(count):
             sending.sendto(number.to_bytes(4, "big"), (LEFT, 7001))
-        until(lambda: meter.hooks.counters["at"]["packets"].sum() == count, "packets that ours sees")
+        until(lambda: meter.cells.headers["packets"].sum() == count, "packets that ours sees")
         assert counter.memory().view(np.uint64)[0] >= count
         if verdict == XDP_PASS:
             listening.settimeout(PATIENCE_S)

@@ -169,6 +169,45 @@ def test_a_failed_link_changes_m_sets(six: Topology) -> None:
     assert {one["segment"] for one in found.to_json()["segments"]} == BEFORE
 
 
+def test_agents_that_measure_inside_get_the_ways_through_their_routers(six: Topology) -> None:
+    """Those on shortest paths, by the addresses of their ports; agents that do not say so get none."""
+    links = [(link.source, link.target) for link in six.links]
+    ports = {(one, other): (f"10.9.{ord(one)}.{ord(other)}", f"10.9.{ord(other)}.{ord(one)}") for one, other in links}
+    found = Following(Follow(overlap_ns=OVERLAP_NS))
+    addressed = replace(six, link_addresses=ports)
+    found.take(addressed, MEASURING, 1, ["F", "B"])  # no m-set is for B
+    assert segments_of(found.m_set("C", 0), "inside") == {}
+    ways = {str(one) for one in Plan(six).inside("F")}
+    assert segments_of(found.m_set("F", 0), "inside") == dict.fromkeys(ways)
+    assert {"F[A>C]", "F[>C]", "F[C>]"} <= ways
+    told = found.m_set("F", 0)
+    assert told is not None
+    by_name = {record["segment"]: (record["source"], record["target"]) for record in told[1]}
+    assert by_name["F[A>C]"] == ("10.9.70.65", "10.9.70.67")  # F's own addresses
+    assert by_name["F[>C]"] == ("::", "10.9.70.67")
+    messages = list(found.messages({"F": 0}, 2))
+    assert messages == []  # its terms are not known yet
+
+    gone = found.take(addressed.without(("C", "F")), MEASURING, 3, ["F"])
+    assert gone is not None
+    assert "F[A>C]" in gone.gone
+    after = segments_of(found.m_set("F", 1), "inside")
+    assert after["F[A>C]"] == 3 + OVERLAP_NS
+    assert after["F[A>E]"] is None
+    assert found.take(addressed.without(("C", "F")), MEASURING, 4, []) is not None  # it no longer says so
+    assert {
+        segment for segment, until_ns in segments_of(found.m_set("F", 3), "inside").items() if not until_ns
+    } == set()
+
+
+def test_ways_without_addresses_are_not_assigned(six: Topology) -> None:
+    found = Following(Follow())
+    found.take(six, MEASURING, 1, ["F"])
+    assert segments_of(found.m_set("F", 0), "inside") == {}
+    reasons = {one["segment"]: one["reason"] for one in found.to_json()["segments"]}
+    assert reasons["F[A>C]"] == "the topology has no addresses for it"
+
+
 def test_rerouted_virtual_links_are_reported(six: Topology) -> None:
     found = following(six)
     change = found.take(six.without(("D", "E")), MEASURING, 2)
@@ -236,9 +275,18 @@ def test_every_written_file_can_be_used(source: str, follow: bool, tmp_path: Pat
     else:
         assert set(measured.values()) == {2}  # both ends of each
         assert {f"{one}>{other}" for one, other in sent} == measured.keys()
-        assert {one.segment for one in settings.ends} == {
+        inside = {one.segment for one in settings.ends if one.upstream == one.downstream}
+        assert {one.segment for one in settings.ends} - inside == {
             str(one.segment) for path in agents for one in Config.of(SCHEMA.load(path)).measured
         }
+        ports = [len(plan.neighbours(router)) + 1 for router in plan.upgraded]  # and one to the outside
+        assert len(inside) == sum(count * (count - 1) for count in ports)
+    insides = [Config.of(SCHEMA.load(path)).inside for path in agents]
+    assert [one is not None for one in insides] == [True] * len(plan.upgraded) + [False] * len(servers)
+    for router, one in zip(plan.upgraded, insides, strict=False):
+        assert one is not None
+        assert one.terms.estimator.name == "lda"
+        assert one.ports is None if follow else len(one.ports or ()) == plan.degree(router)
     unknown = source == "six.json"
     assert any("addresses" in line for line in written.fill_in) == unknown
     assert ("2001:db8" in Path(agents[0]).read_text()) == (unknown and not follow)

@@ -8,7 +8,7 @@ Key = tuple[int, int, int]
 OTHER = 1
 STRETCHES = 512
 FEW_OF = 8
-SHORTEST = 20
+SHORTEST = 10
 
 
 class PlainConnections:

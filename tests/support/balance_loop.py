@@ -9,7 +9,7 @@ import numpy as np
 from wirelag.balance.loop import Balancer
 from wirelag.balance.maglev import shares
 from wirelag.balance.settings import BackendSettings, Config
-from wirelag.ebpf.service import Backend, Counts, Dataplane, Reading, Table
+from wirelag.ebpf.service import Backend, Counts, Dataplane, Reading, Table, Way
 
 S = 10**9
 
@@ -71,9 +71,9 @@ def well(ms: float = 5) -> Counts:
     return Counts(round(ms * 10**6 * 200), 200, 0, 200, 20, 20, 200)
 
 
-def mac_given(one: BackendSettings) -> bytes:
+def mac_given(one: BackendSettings) -> Way:
     assert one.mac is not None
-    return one.mac
+    return Way(one.mac)
 
 
 def steered(config: Path) -> tuple[Memory, Balancer]:

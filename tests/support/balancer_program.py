@@ -13,7 +13,7 @@ from tests.support import needs
 from wirelag.balance.maglev import maglev
 from wirelag.ebpf.balance_maps import GROUP, MEASURES, SETTINGS, TABLES, UNCONFIRMED, Balancer, prepare, wanted_settings
 from wirelag.ebpf.dataplane import Dataplane
-from wirelag.ebpf.service import Backend, Counts, Service
+from wirelag.ebpf.service import Backend, Counts, Service, Way
 from wirelag.errors import WirelagError
 
 PASS, DROP, REDIRECT = 2, 1, 4
@@ -28,7 +28,7 @@ def mac(number: int) -> bytes:
 
 
 def backends(*names: str) -> list[Backend]:
-    return [Backend(name, f"10.1.0.{ord(name)}", mac(ord(name))) for name in names]
+    return [Backend(name, f"10.1.0.{ord(name)}", Way(mac(ord(name)))) for name in names]
 
 
 @dataclass(frozen=True)

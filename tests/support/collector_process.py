@@ -51,9 +51,11 @@ class Running:
         command = [*self._command, "--listen", f"127.0.0.1:{self._port}"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=self._environment)
         assert self.process.stderr is not None
-        line = self.process.stderr.readline()
-        assert "collecting at" in line, line + self.process.stderr.read()
-        self.log += line
+        line = ""
+        while "collecting at" not in line:  # it may say first that it has rescued its store
+            line = self.process.stderr.readline()
+            self.log += line
+            assert line, f"it did not start: {self.log}"
         self.url = line.split()[2].rstrip("/,")
         self._port = int(self.url.rpartition(":")[2])
         return self

@@ -166,8 +166,11 @@ class FaultyCollector:
         self.set(0, 0)
         self.start()
 
-    def flip(self, where: float, bit: int) -> None:
-        """SIGKILL, and another bit in the store, if it is sound; rows to which its page leads may be lost."""
+    def flip(self, where: float, bit: int, in_header: bool = False) -> None:
+        """SIGKILL, and another bit in the store, if it is sound; rows to which its page leads may be lost.
+
+        SQLite sees most bits of a page's header, and so the store is rescued.
+        """
         self.running.end(signal.SIGKILL)
         self.log += self.running.log
         self._running, self._files = None, None
@@ -179,6 +182,7 @@ class FaultyCollector:
         data = bytearray(store.read_bytes())
         if is_sound(self.folder, data):
             at = size + int(where * (len(data) - size - 1))
+            at = at // size * size + at % 8 if in_header else at
             self.doubtful |= led_to(self.folder, data, at // size * size, size)
             data[at] ^= 1 << bit
             store.write_bytes(data)

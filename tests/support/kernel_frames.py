@@ -13,3 +13,10 @@ def tcp(up: bool, flow: int, seq: int, ack: int, flags: int, payload: int) -> by
     return (
         bytes(12) + struct.pack(">HBBHHHBBH", 0x800, 0x45, 0, length, seq & 0xFFFF, 0, 64, 6, 0) + src + dst + segment
     )
+
+
+def udp(src_port: int, dst_port: int, payload: bytes, tos: int = 0, src: bytes = b"\x0a\x00\x00\x01") -> bytes:
+    """A datagram to 10.9.9.9."""
+    datagram = struct.pack(">HHHH", src_port, dst_port, 8 + len(payload), 0) + payload
+    header = struct.pack(">HBBHHHBBH", 0x800, 0x45, tos, 20 + len(datagram), dst_port & 0xFFFF, 0, 64, 17, 0)
+    return bytes(12) + header + src + bytes((10, 9, 9, 9)) + datagram

@@ -42,7 +42,7 @@ def says(url: str, point: str, config: Config, has_ns: int) -> None:
     now_ns = time.time_ns()
     record = {"start_ns": now_ns, "end_ns": now_ns, "name": None, "class": None, "m_set_ns": has_ns}
     message = Message("status", point, None, Interval(now_ns, now_ns), config.terms, records=(record,), sent_ns=now_ns)
-    _request(f"{url}/v1/messages", encode(message))
+    post(url, encode(message))
 
 
 @contextmanager
@@ -70,9 +70,10 @@ def agents(url: str, config: Config, has_ns: dict[str, int]) -> Iterator[dict[st
         thread.join()
 
 
-def _request(url: str, data: bytes) -> None:
+def post(url: str, data: bytes) -> None:
+    """Send a message to the collector."""
     import urllib.request
 
-    request = urllib.request.Request(url, data, {"Content-Type": MEDIA_TYPE})
+    request = urllib.request.Request(f"{url}/v1/messages", data, {"Content-Type": MEDIA_TYPE})
     with urllib.request.urlopen(request, timeout=PATIENCE_S):
         pass

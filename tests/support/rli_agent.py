@@ -5,10 +5,10 @@ from functools import cache
 import numpy as np
 
 from tests.support.rli_packets import STREAM, seen
+from wirelag.agent.composing import encoded
 from wirelag.agent.config import Measured
 from wirelag.agent.cutting import ByClock, CutPart, Unseen
 from wirelag.agent.history import History
-from wirelag.agent.loop import encoded
 from wirelag.estimators.rli import Rli
 from wirelag.packets.addresses import Direction
 from wirelag.packets.batch import COLUMNS, PacketBatch

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from wirelag.agent import in_kernel
-from wirelag.agent.settings import MOST_SEGMENTS, SCHEMA
+from wirelag.agent.settings import MOST_SEGMENTS, MOST_WAYS, SCHEMA
 from wirelag.errors import SettingError, WirelagError
 from wirelag.estimators.catalogue import between_points, capabilities_of
 from wirelag.estimators.protocol import Sent, TwoPoint
@@ -34,6 +34,16 @@ LONGEST_NS: Final = 2 * 10**6  # time between references of the adaptive policy 
 REFERENCE_BYTES: Final = 86  # of Ethernet, UDP and the payload: the rest is IP
 
 
+def grouping_of(by: str | None) -> Grouping | None:
+    """A fresh grouping, from the words of the terms."""
+    if by is None:
+        return None
+    from wirelag.packets.grouping import Grouping
+
+    kind, ipv4_prefix, ipv6_prefix, most = by.split("/")
+    return Grouping(kind, int(ipv4_prefix), int(ipv6_prefix), int(most))  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A segment that begins or ends at this point: its packets, and the terms of its synopses."""
@@ -43,6 +53,7 @@ class Measured:
     way: Direction | None
     references_only: bool
     references_way: Direction | None = None  # rli: if references have other addresses than packets
+    end: str | None = None  # inside a router, which this point is at both ends: upstream or downstream
 
     @property
     def needs_few(self) -> bool:
@@ -53,13 +64,8 @@ class Measured:
         return by_id and not chosen and not self.terms.estimator.can.one_sided
 
     def grouping(self) -> Grouping | None:
-        """A fresh meter, by the terms."""
-        if self.terms.by is None:
-            return None
-        kind, ipv4_prefix, ipv6_prefix, most = self.terms.by.split("/")
-        from wirelag.packets.grouping import Grouping
-
-        return Grouping(kind, int(ipv4_prefix), int(ipv6_prefix), int(most))  # type: ignore[arg-type]
+        """A fresh grouping, by the terms."""
+        return grouping_of(self.terms.by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,23 @@ class Pace:
 
     injection: Injection
     dscp: int
+
+
+@dataclass(frozen=True, slots=True)
+class PortSetting:
+    """A port of this router, by interface or by address, and the router that it leads to."""
+
+    to: str
+    interface: str | None
+    address: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class InsideSettings:
+    """How the inside of this router is measured."""
+
+    terms: Terms
+    ports: tuple[PortSetting, ...] | None  # None: the collector names them
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +142,7 @@ class Config:
     then: str | None = None  # XDP program that runs after wirelag's
     clock: ClockOf = "kernel"  # whose timestamps
     given: str = ""  # which settings were given, in words
+    inside: InsideSettings | None = None  # None: not measured
 
     @classmethod
     def of(cls, settings: Settings) -> Config:
@@ -133,12 +157,12 @@ class Config:
         if settings["grace"] > settings["interval"]:
             raise settings.wrong("grace", "is longer than the interval: give a shorter one")
         terms = _terms(settings)
-        m_set = _pace(settings, terms)
+        m_set, inside = _pace(settings, terms), _inside(settings, terms)
         if terms.estimator.can.one_sided:
             measured, referred = _interpolated(settings, terms)
         else:
-            measured, referred = _measured(settings, terms, m_set is not None), ()
-        in_kernel.check(settings, measured)
+            measured, referred = _measured(settings, terms, m_set is not None or inside is not None), ()
+        in_kernel.check(settings, terms, measured)
         among = tuple(way for _, way in referred if way is not None)
         references = tuple(_reference(settings, at, terms, among) for at in settings.rows("references"))
         return cls(
@@ -171,14 +195,19 @@ class Config:
             settings["capture.then"],
             settings["capture.clock"],
             settings.stated(),
+            inside,
         )
 
     @property
     def memory_bytes(self) -> int:
         """The memory limit of the open interval's meters, the interval being sent, and past ones."""
+        if self.in_kernel:
+            return in_kernel.memory_bytes(self)
         each = sum(m.terms.estimator.bytes * (2 if m.terms.by else 1) for m in self.measured)
         if self.m_set is not None:
             each += MOST_SEGMENTS * self.terms.estimator.bytes
+        if self.inside is not None:
+            each += 2 * MOST_WAYS * self.inside.terms.estimator.bytes
         return 2 * each + (self.past_bytes if self.terms.estimator.can.second_round else 0)
 
     def of_references(self, segment: str, source: str, target: str) -> Measured:
@@ -269,6 +298,47 @@ def _terms(settings: Settings) -> Terms:
         None,
         "; ".join([w for w in (settings["filter"], settings["capture.tunnels"] and "inside tunnels") if w]) or None,
     )
+
+
+def _inside(settings: Settings, terms: Terms) -> InsideSettings | None:
+    """How the inside is measured; the packets and their ids are those of all segments."""
+    if settings["inside.by"] is None:
+        if settings.given("inside") or settings.rows("ports"):
+            raise settings.wrong("inside.by", "is missing: write ports, or collector")
+        return None
+    for name, problem in {
+        "interface": None if settings["interface"] == "any" else 'must be "any": the inside has several ports',
+        "capture.in_kernel": settings["capture.in_kernel"] and "is not available inside a router: leave it out",
+        "capture.cores": settings["capture.cores"] > 1 and "inside a router packets are needed in order: use one core",
+        "capture.clock": settings["capture.clock"] != "kernel" and "inside a router the kernel's is used: leave it out",
+    }.items():
+        if problem:
+            raise settings.wrong(name, problem)
+    by_collector = settings["inside.by"] == "collector"
+    if by_collector and settings["m_set.by"] is None:
+        raise settings.wrong("m_set.by", "is missing: only an agent with an m-set is told where its ports lead")
+    rows = settings.rows("ports")
+    if by_collector == bool(rows):
+        raise settings.wrong("ports", "the collector names them: leave them out" if rows else "name a port at least")
+    ports = tuple(_port(settings, at) for at in rows)
+    given = {key: settings[f"inside.{key}"] for key in ("rows", "packets_per_interval", "memory")}
+    given |= {key: settings[f"estimator.{key}"] for key in ("loss", "tail", "seed")}
+    try:
+        method = Method(estimator=settings["inside.estimator"], **given)
+        estimator: TwoPoint = method.make().for_agent(settings["inside.rows"])
+        delimiters = method.delimiters(estimator, settings["interval"], settings["inside.packets_per_interval"])
+    except SettingError as error:
+        raise settings.wrong(f"inside.{error.name}", error.problem) from None
+    if delimiters is not None:
+        delimiters = replace(delimiters, bits=0)
+    return InsideSettings(replace(terms, estimator=estimator, delimiters=delimiters), None if by_collector else ports)
+
+
+def _port(settings: Settings, at: str) -> PortSetting:
+    to, interface, address = (settings[at + key] for key in ("to", "interface", "address"))
+    if (interface is None) == (address is None):
+        raise settings.wrong(at + "interface", "name the interface, or the address of this router there")
+    return PortSetting(to, interface, address)
 
 
 def _method(settings: Settings, name: str) -> Method:

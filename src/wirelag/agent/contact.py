@@ -59,7 +59,7 @@ def _segments(config: Config, said: Mapping[str, Any], names: list[str]) -> Iter
                 f"it measures of this point: {known}"
             )
         yield f"segment {name}: this point is its {ends[name]} end"
-    if not names and config.m_set is None:
+    if not names and config.m_set is None and config.inside is None:
         known = said.get("known", [])
         if not known:
             raise WirelagError(

@@ -11,19 +11,21 @@ end, once no other packet can replace the delimiter. Packets that the capture dr
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag.agent.config import Measured
-from wirelag.agent.in_kernel import KernelMeter
+from wirelag.agent.edges import Closed, Edges
+from wirelag.agent.in_kernel import KernelMeter, KernelMeters
 from wirelag.estimators.rli import Rli, RliMeter
 from wirelag.packets.batch import Kind, PacketBatch
-from wirelag.packets.intervals import Edge, Interval, split, split_at_delimiters
+from wirelag.packets.grouping import OTHER
+from wirelag.packets.intervals import Interval, split, split_at_delimiters
 from wirelag.packets.stamp import PORT
 from wirelag.protocol.messages import Seen
 from wirelag.protocol.terms import one_sided
@@ -62,6 +64,13 @@ class Unseen:
         self._least_ns = interval_ns // READINGS
         self._times_ns: list[int] = [began_ns]
         self._totals: list[int] = [0]
+
+    @classmethod
+    def since(cls, interval_ns: int, began_ns: int, dropped: int) -> Unseen:
+        """From now on: the packets that were dropped before do not count."""
+        unseen = cls(interval_ns, began_ns)
+        unseen._totals = [dropped]
+        return unseen
 
     def read(self, total: int, now_ns: int) -> None:
         """Record the total dropped until now."""
@@ -120,24 +129,27 @@ class _Share:
 class _Stream:
     """The meters of one segment."""
 
-    def __init__(self, measured: Measured, unseen: Unseen, inside: KernelMeter | None = None) -> None:
-        """`inside`: the meter, if it runs in the kernel."""
-        self.measured, self._share, self._inside = measured, _Share(unseen), inside
+    def __init__(self, measured: Measured, unseen: Unseen, in_kernel: KernelMeter | None = None) -> None:
+        """`in_kernel`: the meter, if it runs in the kernel."""
+        self.measured, self.share, self._in_kernel = measured, _Share(unseen), in_kernel
         delimiters = measured.terms.delimiters
         # Meters need only ids and times; classes and control packets need more.
         self._few = measured.terms.by is None and (delimiters is None or delimiters.control_port is None)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._grouping = self.measured.grouping()
-        self.meter: ClassMeter | KernelMeter = self._inside or ClassMeter(
-            self.measured.terms.two_point, "upstream", self._grouping
+        self._grouping = measured.grouping()
+        if self._grouping is not None:
+            self._grouping.watch_others()
+        self.meter: ClassMeter | KernelMeter = in_kernel or ClassMeter(
+            measured.terms.two_point, "upstream", self._grouping
         )
+
+    def added(self, first: Any, second: Any) -> Any:
+        """Merge synopses of neighbouring intervals."""
+        return self.meter.added(first, second)
 
     def selected(self, packets: PacketBatch) -> PacketBatch:
         """The packets of this segment; each packet must be passed once."""
         selected = self._selected(packets)
-        self._share.count(len(packets), len(selected))
+        self.share.count(len(packets), len(selected))
         return selected
 
     def _selected(self, packets: PacketBatch) -> PacketBatch:
@@ -165,28 +177,35 @@ class _Stream:
             self.meter.observe(packets)
 
     def cut(self, interval: Interval) -> Cut:
-        """The cut of an interval, without empty classes."""
+        """The cut of an interval, without empty classes; if not all had room, the largest have it from now on."""
         cut = self.meter.cut(interval)
-        return Cut(interval, {tag: s for tag, s in cut.synopses.items() if tag == ALL or s.packets})
+        self.meter.revise(cut)
+        return replace(cut, synopses={tag: s for tag, s in cut.synopses.items() if tag == ALL or s.packets})
+
+    def close(self) -> None:
+        """Measure no more."""
+        if self._in_kernel is not None:
+            self._in_kernel.close()
 
     def _spared(self, cut: Cut) -> Cut:
-        """With the tail's sample reduced to what is sent."""
+        """With the tail's sample reduced to what is sent; inside a router both ends are here, and nothing is."""
+        if self.measured.end is not None:
+            return cut
         most = self.measured.terms.two_point.tail
         synopses = {
             tag: one if isinstance(one, Cached) else replace(one, tail=spared(one.tail, most))
             for tag, one in cut.synopses.items()
         }
-        return Cut(cut.interval, synopses)
+        return replace(cut, synopses=synopses)
 
     def part(self, cut: Cut, covered_ns: int) -> CutPart:
-        """The part; if there were too many classes, the next interval starts with none."""
-        grouping = self._grouping
-        overflow = grouping is not None and len(grouping.keys) > grouping.most
-        seen = self._share.seen(cut.synopses[ALL].packets, cut.interval, covered_ns)
-        part = CutPart(self.measured, self._spared(cut), grouping.keys if grouping else {}, overflow, seen)
-        if overflow:
-            self._begin()
-        return part
+        """The part, with the names of its classes."""
+        if self._in_kernel is not None:
+            seen = Seen(cut.synopses[ALL].packets, self._in_kernel.unseen(), covered_ns)
+            return CutPart(self.measured, self._spared(cut), self._in_kernel.keys(cut), OTHER in cut.synopses, seen)
+        keys = self._grouping.keys if self._grouping is not None else {}
+        seen = self.share.seen(cut.synopses[ALL].packets, cut.interval, covered_ns)
+        return CutPart(self.measured, self._spared(cut), keys, OTHER in cut.synopses, seen)
 
 
 class _Interpolating:
@@ -197,12 +216,12 @@ class _Interpolating:
     """
 
     def __init__(self, measured: Measured, estimator: Rli, unseen: Unseen) -> None:
-        self.measured, self._share, self._meter = measured, _Share(unseen), RliMeter(estimator)
+        self.measured, self.share, self._meter = measured, _Share(unseen), RliMeter(estimator)
 
     def selected(self, packets: PacketBatch) -> PacketBatch:
         """The packets of this segment and its references; each packet must be passed once."""
         selected = self._selected(packets)
-        self._share.count(len(packets), len(selected))
+        self.share.count(len(packets), len(selected))
         return selected
 
     def _selected(self, packets: PacketBatch) -> PacketBatch:
@@ -225,18 +244,21 @@ class _Interpolating:
             flows = replace(flows, records=flows.records[:0].copy())
         return Cut(interval, {ALL: flows})
 
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
     def part(self, cut: Cut, covered_ns: int) -> CutPart:
         """The part; its classes are made when it is sent."""
         flows: Flows = cut.synopses[ALL]
-        seen = self._share.seen(flows.packets, cut.interval, covered_ns)
+        seen = self.share.seen(flows.packets, cut.interval, covered_ns)
         return CutPart(self.measured, cut, {}, False, seen)
 
 
-def _stream(measured: Measured, unseen: Unseen, inside: KernelMeter | None) -> _Stream | _Interpolating:
+def _stream(measured: Measured, unseen: Unseen, in_kernel: KernelMeters | None) -> _Stream | _Interpolating:
     estimator = measured.terms.estimator
     if one_sided(estimator):
         return _Interpolating(measured, estimator, unseen)
-    return _Stream(measured, unseen, inside)
+    return _Stream(measured, unseen, in_kernel.open(measured) if in_kernel is not None else None)
 
 
 class ByClock:
@@ -248,9 +270,9 @@ class ByClock:
         interval_ns: int,
         grace_ns: int,
         unseen: Unseen,
-        inside: KernelMeter | None = None,
+        in_kernel: KernelMeters | None = None,
     ) -> None:
-        self._streams = [_stream(each, unseen, inside) for each in measured]
+        self._streams = [_stream(each, unseen, in_kernel) for each in measured]
         self._interval_ns, self._grace_ns, self._unseen = interval_ns, grace_ns, unseen
         self._began_ns: int | None = None
         self._open = 0
@@ -281,6 +303,11 @@ class ByClock:
             for stream in self._streams:
                 stream.observe(stream.selected(some))
 
+    def beside(self, packets: int) -> None:
+        """Count captured packets that are of no segment here, and are not added."""
+        for stream in self._streams:
+            stream.share.count(packets, 0)
+
     def passed(self, now_ns: int) -> Iterator[CutPart]:
         """The capture is empty, and it is `now_ns`."""
         if self._began_ns is not None:
@@ -291,6 +318,8 @@ class ByClock:
         if self._began_ns is not None:
             yield from self._advance(now_ns // self._interval_ns)
             yield from self._cut(now_ns)
+        for stream in self._streams:
+            stream.close()
 
     def _advance(self, index: int) -> Iterator[CutPart]:
         if index - self._open > LONGEST_GAP:  # the clock has stepped: nothing in between was seen
@@ -310,19 +339,17 @@ class ByClock:
 
 
 class _Delimited:
-    """One segment, cut at packets."""
+    """One segment, cut at packets: those of a capture, or those that the kernel has found."""
 
-    def __init__(self, measured: Measured, unseen: Unseen) -> None:
+    def __init__(self, measured: Measured, unseen: Unseen, in_kernel: KernelMeter | None = None) -> None:
         delimiters = measured.terms.delimiters
         assert delimiters is not None
-        self.stream = _Stream(measured, unseen)
-        self._half_ns = 0 if delimiters.control_port is not None else delimiters.length_ns // 2
+        self.stream, self._in_kernel = _Stream(measured, unseen, in_kernel), in_kernel
+        half_ns = 0 if delimiters.control_port is not None else delimiters.length_ns // 2
+        self._edges = Edges(half_ns, self.stream.added)
         self._next = PacketBatch.empty()
         self._pieces = split_at_delimiters(self._fed(), delimiters)
-        self._opened: Interval | None = None
-        self._waiting: Cut | None = None  # the interval before it, whose end may still be revoked
-        self._closed_by: int | None = None  # the delimiter that ended that one
-        self.times_ns: tuple[int, int] | None = None  # of the earliest and the latest packet of the last batch
+        self.times_ns: tuple[int, int] | None = None  # of the earliest and the latest packet that came last
 
     def _fed(self) -> Iterator[PacketBatch]:
         while True:
@@ -334,51 +361,30 @@ class _Delimited:
         self.times_ns = (int(self._next.time_ns.min()), int(self._next.time_ns.max())) if len(self._next) else None
         for piece, edge in self._pieces:
             if len(piece):
-                opened = self._opened or Interval(int(piece.time_ns[0]), int(piece.time_ns[0]))
-                end_ns = max(opened.end_ns, int(piece.time_ns.max()) + 1)
-                self._opened = replace(opened, end_ns=end_ns)
+                self._edges.grow(int(piece.time_ns[0]), int(piece.time_ns.max()))
                 self.stream.observe(piece)
             if edge is None:
                 return
-            yield from self._at(edge)
-
-    def _at(self, edge: Edge) -> Iterator[CutPart]:
-        if self._opened is not None:
-            cut = self.stream.cut(replace(self._opened, end_ns=max(edge.time_ns, self._opened.start_ns)))
-            if edge.instead and self._waiting is not None:
-                self._waiting = self._joined(self._waiting, cut)
-            else:
-                yield from self._let_go()
-                named = replace(cut.interval, name=None) if edge.instead else cut.interval
-                self._waiting = Cut(named, cut.synopses)
-            self._closed_by = edge.name
-        self._opened = Interval(edge.time_ns, edge.time_ns + 1, edge.name)
+            yield from self._parts(self._edges.at(edge, self.stream.cut))
 
     def passed(self, now_ns: int) -> Iterator[CutPart]:
-        """The delimiter after the waiting interval is final."""
-        if self._waiting is not None and self._waiting.interval.end_ns + self._half_ns < now_ns:
-            yield from self._let_go()
+        """The delimiter after the waiting interval is final; the kernel is asked for what has ended."""
+        if self._in_kernel is not None:
+            yield from self._parts(self._in_kernel.ended(self._edges, now_ns))
+            self.times_ns = self._in_kernel.times_ns
+        yield from self._parts(self._edges.settled(now_ns))
 
     def end(self) -> Iterator[CutPart]:
         """The rest."""
-        yield from self._let_go()
-        if self._opened is not None:
-            self._waiting, self._closed_by = self.stream.cut(self._opened), None
-            yield from self._let_go()
+        if self._in_kernel is not None:
+            yield from self._parts(self._in_kernel.ended(self._edges, None))
+        yield from self._parts(self._edges.end(self.stream.cut))
+        if self._in_kernel is not None:
+            self._in_kernel.close()
 
-    def _let_go(self) -> Iterator[CutPart]:
-        if self._waiting is not None:
-            cut, self._waiting = self._waiting, None
-            yield replace(self.stream.part(cut, cut.interval.length_ns), closed_by=self._closed_by)
-
-    def _joined(self, first: Cut, second: Cut) -> Cut:
-        meter = self.stream.meter
-        assert isinstance(meter, ClassMeter)  # the kernel cuts by the clock
-        synopses = dict(first.synopses)
-        for tag, synopsis in second.synopses.items():
-            known = tag in synopses
-            synopses[tag] = meter.added(synopses[tag], synopsis) if known else synopsis
-        return Cut(replace(first.interval, end_ns=second.interval.end_ns), synopses)
+    def _parts(self, closed: Iterable[Closed]) -> Iterator[CutPart]:
+        for cut, by in closed:
+            yield replace(self.stream.part(cut, cut.interval.length_ns), closed_by=by)
 
 
 class _Idle:
@@ -411,10 +417,17 @@ class _Idle:
 class AtPackets:
     """Cuts every segment at its own delimiters, for lda; while none come, it says so by the clock."""
 
-    def __init__(self, measured: tuple[Measured, ...], unseen: Unseen, interval_ns: int = 0, grace_ns: int = 0) -> None:
-        self._measured, self._unseen = measured, unseen
+    def __init__(
+        self,
+        measured: tuple[Measured, ...],
+        unseen: Unseen,
+        interval_ns: int = 0,
+        grace_ns: int = 0,
+        in_kernel: KernelMeters | None = None,
+    ) -> None:
+        self._measured, self._unseen, self._in_kernel = measured, unseen, in_kernel
         self._interval_ns, self._grace_ns = interval_ns, grace_ns
-        self._segments = [_Delimited(each, unseen) for each in measured]
+        self._segments = [_Delimited(each, unseen, in_kernel.open(each) if in_kernel else None) for each in measured]
         self._idle: list[_Idle] = []  # none for captures: only who listens knows that nothing passes
         self._latest_ns = 0
 
@@ -428,10 +441,11 @@ class AtPackets:
     def begin_anew(self, now_ns: int) -> Iterator[CutPart]:
         """The clock has stepped back to now: end the open interval."""
         if now_ns < self._latest_ns - BACK_NS:
-            yield from self.end(now_ns)
+            if self._in_kernel is None:  # the kernel finds it out by itself
+                yield from self.end(now_ns)
+                self._segments = [_Delimited(each, self._unseen) for each in self._measured]
             self._unseen.begin_anew(now_ns)
             self._latest_ns = now_ns
-            self._segments = [_Delimited(each, self._unseen) for each in self._measured]
             if self._idle:
                 self.begin(now_ns)
 
@@ -446,12 +460,23 @@ class AtPackets:
             self._latest_ns = max(self._latest_ns, int(packets.time_ns[-1]))
             yield from self.passed(self._latest_ns)
 
+    def beside(self, packets: int) -> None:
+        """Count captured packets that are of no segment here, and are not added."""
+        for segment in self._segments:
+            segment.stream.share.count(packets, 0)
+
     def passed(self, now_ns: int) -> Iterator[CutPart]:
         """It is `now_ns`."""
-        for segment in self._segments:
+        for segment, idle in zip_longest(self._segments, self._idle):
             yield from segment.passed(now_ns)
-        for idle in self._idle:
+            if idle is None:
+                continue
+            if self._in_kernel is not None and segment.times_ns is not None:
+                yield from idle.until(segment.times_ns[0])
+                idle.saw(segment.times_ns[1])
             yield from idle.until(now_ns - self._grace_ns)
+        if self._in_kernel is not None:
+            self._latest_ns = max(self._latest_ns, now_ns)
 
     def end(self, now_ns: int) -> Iterator[CutPart]:
         """End of input."""
@@ -464,9 +489,9 @@ def cutter(
     interval_ns: int,
     grace_ns: int,
     unseen: Unseen,
-    inside: KernelMeter | None = None,
+    in_kernel: KernelMeters | None = None,
 ) -> ByClock | AtPackets:
-    """The cutter that the terms require."""
+    """The cutter that the terms require; `in_kernel`: the kernel measures."""
     if measured[0].terms.delimiters is None:
-        return ByClock(measured, interval_ns, grace_ns, unseen, inside)
-    return AtPackets(measured, unseen, interval_ns, grace_ns)
+        return ByClock(measured, interval_ns, grace_ns, unseen, in_kernel)
+    return AtPackets(measured, unseen, interval_ns, grace_ns, in_kernel)

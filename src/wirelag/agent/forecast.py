@@ -12,22 +12,28 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.agent.config import Config, Measured
+from wirelag.agent.composing import encoded
+from wirelag.agent.config import Config, InsideSettings, Measured
 from wirelag.agent.contact import contacted
 from wirelag.agent.cutting import CutPart
 from wirelag.agent.history import History
-from wirelag.agent.loop import encoded
-from wirelag.agent.settings import MOST_SEGMENTS
+from wirelag.agent.settings import MOST_SEGMENTS, MOST_WAYS
 from wirelag.capture.bpf_filter import compile_filter
 from wirelag.capture.host_clock import HostClock
 from wirelag.capture.live import SNAP_BYTES
 from wirelag.capture.ring import ANY, link_of
+from wirelag.capture.routes import interfaces_by_address
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.injection import Injection
 from wirelag.packets.intervals import Interval
-from wirelag.protocol.messages import Message, Seen
+from wirelag.protocol.inside import message_of
+from wirelag.protocol.loss import Loss
+from wirelag.protocol.messages import Message, Seen, encode
+from wirelag.protocol.results import Rank, Result
 from wirelag.protocol.terms import Terms, second_round
+from wirelag.synopses.crossing import Crossing
+from wirelag.synopses.delay_sample import DelaySample
 from wirelag.twopoint.spans import ALL, Cut
 from wirelag.units import format_duration, format_rate, format_size
 
@@ -61,9 +67,9 @@ def _lines(config: Config) -> Iterator[str]:
     else:
         cut = f"at control packets to port {first.delimiters.control_port}"
         cut += f", which go to {config.control[0]}" if config.control else ", sent by another program"
-    yield f"intervals of {length}, cut {cut}; {first.estimator.name}" + (
-        f", classes by {_by(first.by)}" * bool(first.by)
-    )
+    alone = config.inside is not None and not config.measured and config.m_set is None  # nothing but the inside
+    how = f", cut {cut}; {first.estimator.name}" * (not alone)
+    yield f"intervals of {length}{how}" + f", classes by {_by(first.by)}" * bool(first.by)
     for name in config.referred:
         sends = "this point sends it references" if config.references else "NO [[references]] are configured here"
         yield f"segment {name}: measured at its other end, between references; {sends}"
@@ -75,11 +81,15 @@ def _lines(config: Config) -> Iterator[str]:
             f"segments from the collector, at most {MOST_SEGMENTS}: references of each every "
             f"{format_duration(injection.tau_ns)}, {format_rate(8 * injection.size * 1e9 / injection.tau_ns)}"
         )
+    if config.inside is not None:
+        yield from _inside(config, config.inside)
     one = () if config.m_set is None else (config.of_references("A>B", "::1", "::2"),)  # may be named by the collector
     sent = config.measured or one
     each = sum(message_bytes(measured, config.expected_packets) for measured in sent)
     per_s = each * 1e9 / config.interval_ns
-    if not sent:
+    if not sent and config.inside is not None:
+        per_s = MOST_WAYS * way_bytes(config.inside.terms) * 1e9 / config.interval_ns
+    elif not sent:
         looks = "captures packets to time its references" if config.watches else "captures no packet"
         yield f"measures nothing here: {looks}, and sends only its status"
     else:
@@ -89,7 +99,7 @@ def _lines(config: Config) -> Iterator[str]:
         if first.estimator.can.second_round
         else ""
     )
-    yield _clock(config)
+    yield "clock: any will do, because both ends are here" if alone else _clock(config)
     for stream in config.references:
         injection = stream.injection
         bound = format_rate(8 * injection.link_bytes_per_s * injection.most_share)
@@ -103,6 +113,23 @@ def _lines(config: Config) -> Iterator[str]:
         f"to {config.collector.shown}, {'with' if config.collector.secret else 'without'} a token; while it cannot be "
         f"reached, messages wait in {config.spool}, at most {format_size(config.spool_bytes)}: {hours}"
     )
+
+
+def _inside(config: Config, inside: InsideSettings) -> Iterator[str]:
+    """Where ports lead, and what their ways cost."""
+    cut = "by the clock" if inside.terms.delimiters is None else "at packets"
+    size = way_bytes(inside.terms)
+    yield (
+        f"inside this router: every way from port to port, at most {MOST_WAYS}, by {inside.terms.estimator.name}, cut "
+        f"{cut}; results are made here, with one clock: up to {format_size(size)} for each interval and way"
+    )
+    addresses = interfaces_by_address()
+    for port in inside.ports or ():
+        where = f"interface {port.interface}" if port.interface else f"address {port.address}"
+        there = port.interface in {name for _, name in socket.if_nameindex()} or port.address in addresses
+        yield f"  to {port.to}: {where}" + ("" if there else ", which this host does NOT have")
+    if inside.ports is None:
+        yield "  where ports lead, the collector says"
 
 
 def _sent(config: Config, each: int, per_s: float) -> str:
@@ -148,6 +175,17 @@ def message_bytes(measured: Measured, count: int) -> int:
     part = CutPart(measured, Cut(interval, {ALL: meter.cut(interval)}), {}, False, Seen(count, 0, interval_ns))
     about = Message("synopsis", "x" * 16, measured.segment, interval, measured.terms, seen=part.seen)
     return len(encoded(part, about, History(about.point, 0, 0))[0])
+
+
+def way_bytes(terms: Terms) -> int:
+    """The size of the message about an interval of a way inside a router, with a full sample of delays."""
+    interval, estimator = Interval(0, terms.interval_ns or 10**9), terms.two_point
+    most = min(estimator.tail, 1 << 16)
+    delays_ns = np.random.default_rng(1).exponential(1e6, most).astype(np.int64)
+    crossing = Crossing(most, most, tail=DelaySample.of(np.zeros(most, np.int64), delays_ns, 1))
+    loss, seen = Loss(0.0, 0.0, 0.0), Seen(most, 0, interval.length_ns, most)
+    found = Result("B[A>C]", interval, Rank.SETTLED, estimator.name, {None: crossing}, {None: loss}, (seen, seen), None)
+    return len(encode(message_of(found, "x" * 16, terms, interval.end_ns)))
 
 
 def _by_symbols(terms: Terms) -> bool:

@@ -15,18 +15,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from wirelag import __version__
+from wirelag.agent.composing import encoded
 from wirelag.agent.config import Config
 from wirelag.agent.cutting import CutPart
 from wirelag.agent.history import History
-from wirelag.agent.in_kernel import KernelMeter, open_kernel
+from wirelag.agent.in_kernel import KernelMeters, open_kernel
+from wirelag.agent.inside import Inside
 from wirelag.agent.keeping_up import KeepingUp, Load
 from wirelag.agent.msets import FOREVER_NS, Cutters, MSet, m_set_of
 from wirelag.agent.references import Emitter, sink
+from wirelag.agent.settling import Settling
 from wirelag.capture.card_clock import CardClock
 from wirelag.capture.fanout import Fanout, over_cores
 from wirelag.capture.host_clock import ASK_S, HostClock, Steps, card_clock
@@ -36,15 +38,12 @@ from wirelag.capture.ring import Clock
 from wirelag.ebpf.source import KernelSource
 from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
-from wirelag.protocol.messages import MOST_BYTES, Message, Seen, decode, encode
-from wirelag.protocol.terms import records_of
-from wirelag.synopses.reference_summary import by_class, interpolated
+from wirelag.protocol.messages import Message, Seen, decode, encode
 from wirelag.transport import Sender, sender
 from wirelag.transport.notices import Notices, lasting_log
 from wirelag.transport.outbox import Outbox
 from wirelag.transport.service_manager import watched
 from wirelag.transport.spool import Spool
-from wirelag.twopoint.spans import ALL, Cut
 from wirelag.units import format_duration
 
 MOST_WAITING: Final = 256  # parts between capture and disk
@@ -53,34 +52,6 @@ WATCH_MS: Final = 1  # how late the capture may tell of packets, if they make re
 NOTHING: Final = "less 0"  # a filter that no packet passes
 LAST_S: Final = 3.0  # to send what is left at the end; the rest waits on disk
 STATUS_S: Final = 5.0  # how long a status may take
-
-
-def encoded(part: CutPart, message: Message, past: History) -> tuple[bytes, str]:
-    """A part as a message's bytes, and its key; classes are left out where they are too many for one message."""
-    part = _summed(part) if part.measured.terms.estimator.can.one_sided else part
-    cut = past.bound(part) if part.measured.terms.estimator.can.second_round else part.cut
-    records = list(records_of(cut, part.keys))
-    records[0]["overflow"] = part.overflow
-    if part.idle:
-        records[0]["idle"] = True
-    if part.closed_by is not None:
-        records[0]["closed_by"] = part.closed_by
-    whole = replace(message, records=tuple(records))
-    data = encode(whole)
-    if len(data) > MOST_BYTES:
-        records[0]["overflow"] = True
-        whole = replace(message, records=(records[0],))
-        data = encode(whole)
-    return data, whole.key
-
-
-def _summed(part: CutPart) -> CutPart:
-    """The part with its flows summed up for sending: everything, and classes."""
-    flows, grouping = part.cut.synopses[ALL], part.measured.grouping()
-    classes, more = ([], False) if grouping is None else by_class(flows, grouping)
-    synopses = {ALL: interpolated(flows)} | {i: one for i, (_, one) in enumerate(classes, 1)}
-    keys = {i: name for i, (name, _) in enumerate(classes, 1)}
-    return replace(part, cut=Cut(part.cut.interval, synopses), keys=keys, overflow=more)
 
 
 def _about(m_set: MSet) -> dict[str, int]:
@@ -97,7 +68,7 @@ class Agent:
         self._notices = Notices(put=tell)
         self.intervals = self.packets = self.unseen = self.lost_parts = self.clock_steps = 0
         self._sinks: list[socket.socket] = sink() if config.receive_references else []
-        self._inside: KernelMeter | None = None
+        self._in_kernel: KernelMeters | None = None
         self._card = self._card_clock()
         self._source = self._open()
         self._clock = HostClock(config.clock_error_ns, self._card)
@@ -107,7 +78,10 @@ class Agent:
         assert config.collector is not None
         self._sender: Sender = sender(config.collector, config.point)
         self._emitter = Emitter(config.references, config.control, config.interval_ns, self.tell, self._clock.steady)
-        self._cutters = Cutters(config, self._began_ns, not isinstance(self._source, Replay), self._inside)
+        self._ways = None if config.inside is None else Inside(config, config.inside, self.tell)
+        self._settling = Settling(config.point, (config.inside or config).terms, config.past_bytes // 2, self._began_ns)
+        live = not isinstance(self._source, Replay)
+        self._cutters = Cutters(config, self._began_ns, live, self._in_kernel, self._ways)
         self._m_set: MSet | None = None
         self._past = History(config.point, config.past_bytes, self._began_ns)
         self._stopped_ns: int | None = None
@@ -119,11 +93,11 @@ class Agent:
 
     def _open(self) -> Live | Fanout | Replay | KernelSource:
         config, packet_id = self.config, self.config.terms.packet_id
-        if config.in_kernel and (inside := open_kernel(config, self.tell)):
-            source, self._inside = inside
+        if config.in_kernel and (opened := open_kernel(config, self.tell)):
+            source, self._in_kernel = opened
             return source
         interface, wanted = config.interface, config.filter
-        if not config.measured and config.m_set is None and not config.watches:
+        if not config.measured and config.m_set is None and config.inside is None and not config.watches:
             wanted = NOTHING  # it only sends references by the clock; nothing is measured here
         if interface is None:
             return Replay(config.captures, speed=config.speed, packet_id=packet_id, tunnels=config.tunnels)
@@ -138,8 +112,12 @@ class Agent:
                 ring_bytes=config.ring_bytes // config.cores,
                 fanout=fanout,
                 poll_ms=WATCH_MS if config.watches else POLL_MS,
-                few=config.m_set is None and not config.watches and all(each.needs_few for each in config.measured),
+                few=config.m_set is None
+                and config.inside is None
+                and not config.watches
+                and all(each.needs_few for each in config.measured),
                 clock=clock,
+                ports=config.inside is not None,
             )
 
         if self._card is not None:
@@ -172,6 +150,8 @@ class Agent:
         finally:
             self._emitter.close()
             self._source.close()
+            if self._ways is not None:
+                self._ways.close()
             self._spool.close()
             for each in self._sinks:
                 each.close()
@@ -295,10 +275,22 @@ class Agent:
             parts = [part for part in self._parts if part is not None]
             ended = len(parts) < len(self._parts)
             self._parts.clear()
-            if parts:
-                await self._put_all([await self._message(part) for part in parts])
+            if inside := [part for part in parts if part.measured.end is not None]:
+                await self._put_settled(await asyncio.to_thread(self._settling.take, inside))
+            if own := [part for part in parts if part.measured.end is None]:
+                await self._put_all([await self._message(part) for part in own])
             if ended:
+                await self._put_settled(await asyncio.to_thread(self._settling.end))
                 return
+
+    async def _put_settled(self, messages: list[Message]) -> None:
+        """Put results of ways inside this router."""
+        for message in messages:
+            self.intervals += 1
+            self.packets += message.seen.packets
+            self.unseen += message.seen.unseen
+        if messages:
+            await self._put_all([(encode(message), message.key) for message in messages])
 
     async def _message(self, part: CutPart) -> tuple[bytes, str]:
         """A part as a message's bytes, and its key."""
@@ -337,6 +329,7 @@ class Agent:
             load = Load(outbox.waited_s, outbox.waiting, self.lost_parts, outbox.dropped, outbox.reachable is not False)
             for line in keeping.look(load, time.monotonic()):
                 self.tell(line)
+            await self._put_settled(await asyncio.to_thread(self._settling.pass_time))
             self._notices.pass_time()
 
     async def _answers(self) -> None:
@@ -364,10 +357,11 @@ class Agent:
         self._cutters.turn(m_set)
         self._emitter.turn(m_set.references)
         now_ns = time.time_ns()
-        if before is None or before.held(now_ns) != m_set.held(now_ns):
+        if before is None or before.held(now_ns) != m_set.held(now_ns) or before.ways != m_set.ways:
             ending = sum(until_ns != FOREVER_NS for until_ns in m_set.measured.values())
             self.tell(
                 f"m-set of {len(m_set.measured)} segments"
+                + ("" if m_set.ways is None else f" and {len(m_set.ways.until_ns or ())} ways inside")
                 + (f", {ending} of them for a while" if ending else "")
                 + (f"; {m_set.left_out} left out" if m_set.left_out else "")
             )
@@ -412,6 +406,8 @@ class Agent:
             "references_refused": self._emitter.refused,
             "references_failed": self._emitter.failed,
         }
+        if self._ways is not None:
+            record |= {"inside": True} | {f"left_out_{why}": count for why, count in list(self._ways.left_out.items())}
         if config.m_set is not None:
             m_set = self._m_set
             record |= {"m_set_ns": 0, "segments": 0} if m_set is None else _about(m_set)

@@ -28,6 +28,8 @@ from wirelag.settings import (
 
 MOST_REFERENCES: Final = 64
 MOST_SEGMENTS: Final = 64
+MOST_PORTS: Final = 64  # of a router, to other routers
+MOST_WAYS: Final = 256  # pairs of ports that packets take, measured at a time
 MOST_SPREAD: Final = 64  # source ports of the references of a virtual link
 ESTIMATORS: Final = between_points(live=True)
 
@@ -113,6 +115,12 @@ SCHEMA: Final = Schema(
         Key("m_set.link", RATE, "1Gbps", "rate of the links"),
         Key("m_set.share", SHARE, "0.5%", "largest share of the link's bytes for references"),
         Key("m_set.dscp", whole(0, 63), 0, "DSCP of reference packets"),
+        Key("inside.by", choice("ports", "collector"), None, "measure [inside this router](#inside-a-router); "
+            "who says where its ports lead: `ports` below, or the collector"),
+        Key("inside.estimator", choice(*between_points(live=True, one_sided=False)), "lda", "estimator of each way"),
+        Key("inside.rows", whole(2, 1 << 16), None, "rows, as `estimator.rows`", otherwise="1024; rda: 256"),
+        Key("inside.packets_per_interval", whole(1, 1 << 40), None, "packets of a way to tune for"),
+        Key("inside.memory", size("1KiB", "128GiB"), "1MiB", "rda: memory for packets of each way and end"),
     ),
     {
         "segments": (MOST_SEGMENTS, (
@@ -122,6 +130,11 @@ SCHEMA: Final = Schema(
             Key("packets", choice("all", "references"), "all", "`references`: only reference packets"),
             Key("references", DIRECTION, None, "rli: direction of its references, if different",
                 otherwise="its direction"),
+        )),
+        "ports": (MOST_PORTS, (
+            Key("to", POINT, None, "the router that a port of this one leads to", required=True),
+            Key("interface", TEXT, None, "the port, by the name of its interface"),
+            Key("address", ADDRESS, None, "or by this router's address there"),
         )),
         "references": (MOST_REFERENCES, (
             Key("to", ADDRESS, None, "destination of reference packets (STAMP)", "--reference", required=True),

@@ -28,7 +28,7 @@ FIELDS: Final = ("{name}", "{address}", "{weight}", "{share}")
 class Applier:
     """Runs the command in its own thread."""
 
-    def __init__(self, command: str, service: Service, tell: Callable[[str], None]) -> None:
+    def __init__(self, command: str, service: Service, tell: Callable[[str], None], name: str = "service") -> None:
         """`command`: with {name}, {address}, {weight} or {share} once for each backend that changed, else once."""
         self._words = shlex.split(command)
         if not self._words:
@@ -39,6 +39,7 @@ class Applier:
             "WIRELAG_SERVICE": service.address,
             "WIRELAG_PORT": port,
             "WIRELAG_PROTOCOL": service.protocol,
+            "WIRELAG_NAME": name,
         }
         self._tell = tell
         self.runs = self.failures = 0

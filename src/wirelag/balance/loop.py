@@ -14,12 +14,23 @@ from wirelag.balance.controller import Controller, Decision, Latency, WeightChan
 from wirelag.balance.maglev import maglev, shares
 from wirelag.balance.paper import PaperController
 from wirelag.balance.settings import BackendSettings, Config
-from wirelag.ebpf.service import Backend, Counts, Dataplane, Reading
+from wirelag.ebpf.service import Backend, Counts, Dataplane, Reading, Way
 from wirelag.errors import WirelagError
 
 NOTHING: Final = Counts()
 FIXED: Final = (
-    *("interface", "service", "interval_ns", "table_size", "connections", "idle_ns", "most_new", "secret"),
+    *(
+        "name",
+        "interface",
+        "service",
+        "tunnel",
+        "interval_ns",
+        "table_size",
+        "connections",
+        "idle_ns",
+        "most_new",
+        "secret",
+    ),
     *("method", "controller", "pins", "prometheus", "audit"),
 )
 
@@ -28,6 +39,7 @@ FIXED: Final = (
 class Step:
     """The record of one interval."""
 
+    service: str  # its name
     time_ns: int
     decision: Decision
     counts: Mapping[str, Counts]
@@ -52,6 +64,7 @@ class Step:
         changes = {change.name: change for change in self.decision.changes}
         return {
             "command": "balance",
+            "service": self.service,
             "time": self.time_ns / 1e9,
             "steered": self.steered,
             "changed": bool(changes),
@@ -88,15 +101,15 @@ class Balancer:
         self,
         config: Config,
         dataplane: Dataplane | None,
-        mac_of: Callable[[BackendSettings], bytes],
+        way_of: Callable[[BackendSettings], Way],
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`mac_of` raises a WirelagError if an address is not resolved; `tell` gets lines for people."""
-        self.config, self._dataplane, self._mac_of, self._tell = config, dataplane, mac_of, tell
+        """`way_of` raises a WirelagError if a MAC address is not known; `tell` gets lines for people."""
+        self.config, self._dataplane, self._way_of, self._tell = config, dataplane, way_of, tell
         self._leaving: dict[str, tuple[BackendSettings, int]] = {}  # intervals that it has drained
         self._missing: dict[str, BackendSettings] = {}  # backends with an unresolved MAC address
         self._down: dict[str, str] = {}
-        self._macs, self._missing = self._resolved(config)
+        self._ways, self._missing = self._resolved(config)
         self._slots: dict[str, int] = {}
         self._set_weights: dict[str, float] | None = None
         self.heard: dict[str, int] = {}  # packets of each since the start
@@ -119,6 +132,7 @@ class Balancer:
         self._look_for_missing()
         self._steer()
         return Step(
+            self.config.name,
             reading.time_ns,
             decision,
             reading.backends,
@@ -142,17 +156,17 @@ class Balancer:
     def reload(self, config: Config) -> tuple[WeightChange, ...]:
         """Apply new settings; removed or draining backends keep their connections for a while."""
         config = replace(config, **{name: getattr(self.config, name) for name in FIXED})
-        macs, missing = self._resolved(config)  # may fail, before anything has changed
+        ways, missing = self._resolved(config)  # may fail, before anything has changed
         before = {one.name: one for one in self.config.backends}
-        kept = self.config, self._macs, self._missing, self._leaving
-        self.config, self._macs, self._missing = config, self._macs | macs, missing
+        kept = self.config, self._ways, self._missing, self._leaving
+        self.config, self._ways, self._missing = config, self._ways | ways, missing
         taking = self._taking()
         gone = {name: (before[name], 0) for name in self.controller.fair if name not in taking}
         self._leaving = gone | self._leaving
         try:
             self._list()
         except WirelagError:
-            self.config, self._macs, self._missing, self._leaving = kept
+            self.config, self._ways, self._missing, self._leaving = kept
             raise
         self.controller.policy = config.policy
         changes = self._change(taking)
@@ -174,7 +188,7 @@ class Balancer:
         for name, one in list(self._missing.items())[:1]:
             del self._missing[name]
             try:
-                self._macs[name] = self._mac_of(one)
+                self._ways[name] = self._way_of(one)
             except WirelagError:
                 self._missing[name] = one  # to the end of the queue
                 continue
@@ -198,37 +212,37 @@ class Balancer:
         taking = self._taking()
         for one in dataplane.backends():
             if one.name not in taking:
-                self._leaving[one.name] = (BackendSettings(one.name, one.address, one.mac, 0.0), 0)
-                self._macs[one.name] = one.mac
+                self._leaving[one.name] = (BackendSettings(one.name, one.address, one.way.mac, 0.0, one.via), 0)
+                self._ways[one.name] = one.way
         table = dataplane.table()
         self._list()
         found = {} if table is None else shares(table, self._slots)
         return {name: found[name] for name in taking} if any(found.get(name) for name in taking) else {}
 
-    def _resolved(self, config: Config) -> tuple[dict[str, bytes], dict[str, BackendSettings]]:
+    def _resolved(self, config: Config) -> tuple[dict[str, Way], dict[str, BackendSettings]]:
         """The MAC addresses of backends that get new connections, resolved or known before; and those missing."""
         if self._dataplane is None:
             return {}, {}
-        known = {(one.name, one.address): one.mac for one in self._dataplane.backends()}
-        macs: dict[str, bytes] = {}
+        known = {(one.name, one.address, one.via): one.way for one in self._dataplane.backends()}
+        ways: dict[str, Way] = {}
         missing: dict[str, BackendSettings] = {}
         errors = []
         for one in config.backends:
             if one.name not in config.fair:
                 continue
             try:
-                macs[one.name] = self._mac_of(one)
+                ways[one.name] = self._way_of(one)
             except WirelagError as error:
-                if (one.name, one.address) in known:
-                    macs[one.name] = known[one.name, one.address]
+                if (one.name, one.address, one.via) in known:
+                    ways[one.name] = known[one.name, one.address, one.via]
                 else:
                     missing[one.name] = one
                     errors.append(f"{one.name}: {error}")
-        if not macs and errors:
+        if not ways and errors:
             raise WirelagError("\n".join(errors))
         for line in errors:
             self._tell(f"{line}; it is left out until it answers")
-        return macs, missing
+        return ways, missing
 
     def _list(self) -> None:
         if self._dataplane is None:
@@ -236,8 +250,9 @@ class Balancer:
         there = self._there()
         wanted = [one for one in self.config.backends if one.name in there]
         wanted += [one for one, _ in self._leaving.values() if one.name not in there]
-        backends = [Backend(one.name, one.address, self._macs[one.name], one.name in self._down) for one in wanted]
-        self._slots = self._dataplane.set_backends(backends)
+        self._slots = self._dataplane.set_backends(
+            [Backend(one.name, one.address, self._ways[one.name], one.name in self._down, one.via) for one in wanted]
+        )
 
     def _drain(self, reading: Reading) -> None:
         ended = {}

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -16,12 +16,12 @@ from wirelag.errors import SettingError, WirelagError
 from wirelag.transport.audit import Audit
 
 if TYPE_CHECKING:
-    from wirelag.balance.apply import Applier
-    from wirelag.balance.health import Health
-    from wirelag.balance.loop import Balancer, Step
+    from wirelag.balance.loop import Step
+    from wirelag.balance.serving import Serving
     from wirelag.balance.settings import BackendSettings, Config
     from wirelag.capture.live import Source
-    from wirelag.ebpf.service import Dataplane, Reading
+    from wirelag.ebpf.balance import Balancers
+    from wirelag.ebpf.service import Dataplane, Reading, Way
     from wirelag.settings import Rereading
 
 BRIEFLY_S: Final = 0.02  # wait for a host asked before: the next interval asks again
@@ -32,145 +32,185 @@ def tell(line: str) -> None:
     print(f"wirelag balance: {line}", file=sys.stderr, flush=True)
 
 
-def check_here(config: Config, interface: str, steers: bool) -> None:
+def check_here(configs: Sequence[Config], interface: str, steers: bool) -> None:
     """Raise or warn as a run on this machine would."""
-    from wirelag.capture.neighbours import mac_of
+    from wirelag.balance.ways import way_to
+    from wirelag.capture.neighbours import PATIENCE_S
     from wirelag.ebpf.balance import problems
 
-    found = problems(interface, config.pins) if steers else []
-    if config.audit is not None and not os.path.isdir(folder := os.path.dirname(os.path.abspath(config.audit))):
+    common = configs[0]
+    found = problems(interface, common.pins) if steers else []
+    if common.audit is not None and not os.path.isdir(folder := os.path.dirname(os.path.abspath(common.audit))):
         found.append(f"audit: there is no folder {folder}")
     if found:
-        raise WirelagError("\n".join(f"{config.path}: {line}" for line in found))
-    for one in config.backends:
-        if one.mac is None and one.name in config.fair:
-            try:
-                mac_of(one.address, interface)
-            except WirelagError as error:
-                print(f"warning: {config.path}: {one.name}: {error}; left out until it replies", file=sys.stderr)
+        raise WirelagError("\n".join(f"{common.path}: {line}" for line in found))
+    for config in configs:
+        for one in config.backends:
+            if one.name in config.fair and (one.mac is None or one.via != "l2"):
+                try:
+                    way_to(one, config, PATIENCE_S)
+                except WirelagError as error:
+                    print(f"warning: {config.path}: {one.name}: {error}; left out until it replies", file=sys.stderr)
 
 
-def _open(config: Config) -> Dataplane:
+def _open(configs: Sequence[Config]) -> Balancers:
     from wirelag.balance.settings import MOST_BACKENDS
-    from wirelag.ebpf.balance import open_balancer
+    from wirelag.ebpf.balance import Wanted, open_balancers
 
-    assert config.interface is not None
-    return open_balancer(
-        config.service,
-        config.interface,
-        table_size=config.table_size,
-        connections=config.connections,
-        most_backends=MOST_BACKENDS,
-        idle_ns=config.idle_ns,
-        pins=config.pins,
-        most_new=config.most_new,
-        secret=config.secret,
-        method=config.method,
-    )
+    interface = configs[0].interface
+    assert interface is not None
+    wanted = [
+        Wanted(
+            name=one.name,
+            service=one.service,
+            table_size=one.table_size,
+            connections=one.connections,
+            most_backends=MOST_BACKENDS,
+            idle_ns=one.idle_ns,
+            most_new=one.most_new,
+            secret=one.secret,
+            method=one.method,
+            mtu=one.tunnel.mtu,
+            gue_port=one.tunnel.port,
+        )
+        for one in configs
+    ]
+    return open_balancers(wanted, interface, configs[0].pins)
 
 
 class Run:
-    """One run of the balancer: the source of readings, and the destination of weights."""
+    """One run of the balancer: the source of readings, and the destination of weights, for each service."""
 
-    def __init__(self, config: Config, form: str, prometheus: str | None, length_ns: int | None) -> None:
-        self._config, self._form, self._prometheus, self._length_ns = config, form, prometheus, length_ns
+    def __init__(self, configs: Sequence[Config], form: str, prometheus: str | None, length_ns: int | None) -> None:
+        self._configs, self._form, self._prometheus, self._length_ns = tuple(configs), form, prometheus, length_ns
         self._stopped, self._reload = threading.Event(), False
         self._again: Rereading | None = None
-        self._health: Health | None = None
         self._audit = Audit(None)
+        self._services: list[Serving] = []
+
+    @property
+    def _common(self) -> Config:
+        """What all services have in common."""
+        return self._configs[0]
+
+    def _tell_of(self, config: Config) -> Callable[[str], None]:
+        """Lines for people about a service: named, if there are several."""
+        return tell if len(self._configs) == 1 else lambda line: tell(f"{config.name}: {line}")
 
     def steer(self) -> None:
         """Steer packets in the kernel."""
         from wirelag.balance.health import Health
         from wirelag.balance.loop import Balancer
-        from wirelag.capture.neighbours import PATIENCE_S, mac_of
+        from wirelag.balance.serving import Serving
         from wirelag.capture.privileges import all_may_read, drop_privileges
 
-        config = self._config
-        interface = config.interface
-        assert interface is not None
-        asked = set[str]()
-
-        def mac(one: BackendSettings) -> bytes:
-            patience_s = BRIEFLY_S if one.address in asked else PATIENCE_S
-            asked.add(one.address)
-            return one.mac or mac_of(one.address, interface, patience_s)
-
+        common = self._common
         with ExitStack() as stack:
-            self._audit = Audit(config.audit)  # what can fail comes before packets are balanced
+            self._audit = Audit(common.audit)  # what can fail comes before packets are balanced
             stack.callback(self._audit.close)
             if self._prometheus is not None:
                 from wirelag.render.prometheus import Exporter
 
                 Exporter(self._prometheus, lambda: ()).close()
-            dataplane = _open(config)
+            kernel = _open(self._configs)
+            carries = any(one.table() is not None for one in kernel.services)
             try:
-                balancer = Balancer(config, dataplane, mac, tell)
+                loops = [
+                    Balancer(config, dataplane, self._ways(config), self._tell_of(config))
+                    for config, dataplane in zip(self._configs, kernel.services, strict=True)
+                ]
             except WirelagError:  # leave nothing behind that carried no packets
-                dataplane.close(leave=dataplane.table() is not None)
+                kernel.close(leave=carries)
                 raise
-            stack.callback(dataplane.close, leave=True)
+            stack.callback(kernel.close, leave=True)
             # What is open is enough from here on. The file is read again on SIGHUP.
-            drop_privileges(stay=not all_may_read(config.path))
-            tell(dataplane.description)
-            self._audit.say("start", where=dataplane.description)
+            drop_privileges(stay=not all_may_read(common.path))
+            tell(kernel.description)
+            for name in kernel.gone:
+                tell(f"{name}: is no longer in the file: its connections are forgotten, and its packets pass")
+            self._audit.say("start", where=kernel.description, services=[one.name for one in self._configs])
             stack.enter_context(self._signals(lambda: None))
-            self._health = Health(config, tell)
-            stack.callback(self._health.close)
-            self._go(stack, balancer, self._ticks(dataplane), None, lambda: None)
-        if config.pins is None:
+            for config, loop in zip(self._configs, loops, strict=True):
+                health = Health(config, self._tell_of(config))
+                stack.callback(health.close)
+                self._services.append(Serving(loop, self._audit, self._tell_of(config), health))
+            self._go(stack, self._ticks(kernel.services), lambda: None)
+        if common.pins is None:
             tell("nothing was pinned: the balancer has ended, and packets go to this host")
         else:
             tell(
-                f"the kernel balances on with these weights; `wirelag balance --config {config.path} --remove` ends it"
+                f"the kernel balances on with these weights; `wirelag balance --config {common.path} --remove` ends it"
             )
+
+    def _ways(self, config: Config) -> Callable[[BackendSettings], Way]:
+        """How backends are reached; a host that was asked before is waited for briefly."""
+        from wirelag.balance.ways import way_to
+        from wirelag.capture.neighbours import PATIENCE_S
+
+        asked = set[str]()
+
+        def way(one: BackendSettings) -> Way:
+            patience_s = BRIEFLY_S if one.address in asked else PATIENCE_S
+            asked.add(one.address)
+            return way_to(one, config, patience_s)
+
+        return way
 
     def measure(self, command: str | None, read: list[str], speed: float | None) -> None:
         """Measure packets that another balancer sends."""
         from wirelag.balance.apply import Applier
         from wirelag.balance.health import Health
         from wirelag.balance.loop import Balancer
-        from wirelag.balance.watching import Watching
+        from wirelag.balance.serving import Serving
+        from wirelag.balance.watching import Watching, readings_of
+        from wirelag.ebpf.service import Way
 
-        balancer = Balancer(self._config, None, lambda one: one.mac or b"")
-        watching = Watching(self._config.service, self._config.method)
+        watched = [Watching(one.service, one.method) for one in self._configs]
+
+        def listed() -> None:
+            for config, one in zip(self._configs, watched, strict=True):
+                one.list(config.backends, lambda backend: self._mac(backend, bool(read)))
+
         with ExitStack() as stack:
-            self._audit = Audit(self._config.audit)
+            self._audit = Audit(self._common.audit)
             stack.callback(self._audit.close)
-            watching.list(self._config.backends, lambda one: self._mac(one, bool(read)))
+            listed()
             source = stack.enter_context(_closing(self._source(read, speed, keep=command is not None)))
-            applier = None
-            if command is not None:
-                if not read:
-                    self._health = Health(self._config, tell)
-                    stack.callback(self._health.close)
-                try:
-                    applier = Applier(command, self._config.service, tell)
-                except ValueError as error:
-                    raise SettingError("apply", str(error)) from None
-                stack.callback(applier.close)
+            for config in self._configs:
+                health = applier = None
+                say = self._tell_of(config)
+                if unseen := [one.name for one in config.backends if one.via != "l2"]:
+                    say(f"packets in tunnels are not looked into: nothing will be known of {', '.join(unseen)}")
+                if command is not None:
+                    if not read:
+                        health = Health(config, say)
+                        stack.callback(health.close)
+                    try:
+                        applier = Applier(command, config.service, say, config.name)
+                    except ValueError as error:
+                        raise SettingError("apply", str(error)) from None
+                    stack.callback(applier.close)
+                loop = Balancer(config, None, lambda one: Way(one.mac or b""))
+                self._services.append(Serving(loop, self._audit, say, health, applier))
             stack.enter_context(self._signals(source.stop))
-            readings = watching.readings(source, self._config.interval_ns)
-
-            def listed() -> None:
-                watching.list(self._config.backends, lambda one: self._mac(one, bool(read)))
-
-            last = self._go(stack, balancer, readings, applier, listed)
+            self._go(stack, readings_of(watched, source, self._common.interval_ns), listed)
         for line in source.warnings:
             print(f"warning: {line}", file=sys.stderr)
-        if last is not None and last.counters.get("unknown_backend") and not any(balancer.heard.values()):
-            tell(
-                f"no packet to {self._config.service.address} has a backend's address or MAC address: "
-                "capture where the balancer sends, not where it receives"
-            )
+        for one in self._services:
+            last = one.totals.last
+            if last is not None and last.counters.get("unknown_backend") and not any(one.balancer.heard.values()):
+                self._tell_of(one.config)(
+                    f"no packet to {one.config.service.address} has a backend's address or MAC address: "
+                    "capture where the balancer sends, not where it receives"
+                )
 
     def _mac(self, one: BackendSettings, replayed: bool) -> bytes | None:
-        if one.mac is not None or replayed or self._config.interface is None:
+        if one.mac is not None or replayed or self._common.interface is None:
             return one.mac
         from wirelag.capture.neighbours import mac_of
 
         try:
-            return mac_of(one.address, self._config.interface)
+            return mac_of(one.address, self._common.interface)
         except WirelagError:
             return None  # its address identifies it
 
@@ -181,92 +221,69 @@ class Run:
             return Replay(read, speed=speed)
         from wirelag.capture.privileges import drop_privileges
 
-        assert self._config.interface is not None
-        source = Live(self._config.interface)
+        assert self._common.interface is not None
+        source = Live(self._common.interface)
         if not keep:  # the command needs its user's privileges
             drop_privileges()
         return source
 
-    def _ticks(self, dataplane: Dataplane) -> Iterator[Reading]:
-        """A reading at the end of each interval, by a monotonic clock."""
+    def _ticks(self, services: Sequence[Dataplane]) -> Iterator[list[Reading]]:
+        """A reading of each service at the end of each interval, by a monotonic clock."""
         import time
 
         due_s = time.monotonic()
         while True:
-            due_s = max(due_s + self._config.interval_ns / 1e9, time.monotonic())
+            due_s = max(due_s + self._common.interval_ns / 1e9, time.monotonic())
             if self._stopped.wait(due_s - time.monotonic()):
                 return
-            yield dataplane.read()
+            yield [one.read() for one in services]
 
-    def _go(
-        self,
-        stack: ExitStack,
-        balancer: Balancer,
-        readings: Iterator[Reading],
-        applier: Applier | None,
-        listed: Callable[[], None],
-    ) -> Step | None:
-        from wirelag.balance.metrics import Totals
+    def _go(self, stack: ExitStack, readings: Iterator[list[Reading]], listed: Callable[[], None]) -> None:
+        from wirelag.balance.metrics import exporter
         from wirelag.balance.settings import Config
-        from wirelag.balance.view import TooShort
         from wirelag.settings import Rereading
 
-        short = TooShort()
-        totals, lock = Totals(), threading.Lock()
+        lock = threading.Lock()
         if self._prometheus is not None:
-            stack.callback(totals.exporter(self._prometheus, lock, applier).close)
+            totals = [one.totals for one in self._services]
+            stack.callback(exporter(self._prometheus, lock, totals).close)
         show = stack.enter_context(self._shown())
         passed_ns = 0  # counted in intervals: a clock may step
-        entry, down = None, tuple[str, ...]()
         for reading in readings:
             if self._reload:
                 self._reload = False
-                self._again = Rereading(lambda: Config.load(self._config.path))
+                self._again = Rereading(lambda: Config.load_all(self._common.path))
             if self._again is not None:
-                self._load_again(self._again, balancer, listed)
-            if self._health is not None:
-                balancer.set_down(self._health.down())
-            entry = balancer.step(reading)
-            if entry.decision.changes or entry.down != down:
-                down = entry.down
-                weights = {name: round(weight, 4) for name, weight in entry.decision.weights.items()}
-                self._audit.say("weights applied" if entry.steered else "weights", weights=weights, down=list(down))
-            with lock:
-                totals.add(entry)
-            if applier is not None:
-                applier.offer(self._config.backends, entry.decision.weights)
-            show(entry)
-            if short.add(entry):
-                tell(short.line)
-            passed_ns += self._config.interval_ns
+                self._load_again(self._again, listed)
+            for one, each in zip(self._services, reading, strict=True):
+                entry = one.step(each)
+                with lock:
+                    one.totals.add(entry)
+            show()
+            passed_ns += self._common.interval_ns
             if self._length_ns is not None and passed_ns >= self._length_ns:
                 break
-        return entry
 
-    def _load_again(self, reading: Rereading, balancer: Balancer, listed: Callable[[], None]) -> None:
+    def _load_again(self, reading: Rereading, listed: Callable[[], None]) -> None:
         """Read the file after SIGHUP, once an interval, until two reads are alike. A wrong file changes nothing."""
-        from wirelag.balance.loop import fixed
-
         try:
-            config = reading.next()
-            if config is None:
+            configs = reading.next()
+            if configs is None:
                 return
             self._again = None
-            for name in fixed(self._config, config):
-                tell(f"{config.path}: {name}: unchanged until the next start")
-            changes = balancer.reload(config)
+            wanted = {one.name: one for one in configs}
+            here = [one.config.name for one in self._services]
+            if sorted(wanted) != sorted(here):
+                raise WirelagError(f"{self._common.path}: services: others than before need a restart")
         except WirelagError as error:
             self._again = None
             for line in str(error).splitlines():
                 tell(f"{line}; nothing changed")
             return
-        self._config = balancer.config
-        if self._health is not None:
-            self._health.configure(self._config)
+        for one in self._services:
+            one.reload(wanted[one.config.name])
+        self._configs = tuple(one.config for one in self._services)
         listed()
-        self._audit.say("reload", backends=[one.name for one in config.backends])
-        said = "; ".join(f"{c.name} {c.reason}: {c.before:.1%} to {c.after:.1%}" for c in changes)
-        tell(f"{config.path}: reloaded{f': {said}' if said else ''}")
 
     @contextmanager
     def _signals(self, stop: Callable[[], None]) -> Iterator[None]:
@@ -287,25 +304,34 @@ class Run:
                 signal.signal(number, old)
 
     @contextmanager
-    def _shown(self) -> Iterator[Callable[[Step], None]]:
+    def _shown(self) -> Iterator[Callable[[], None]]:
+        """What shows an interval: the last one of each service."""
         if self._form == "jsonl":
-            yield lambda entry: print(json.dumps(entry.to_json()), flush=True)
+            yield lambda: print("".join(f"{json.dumps(one.to_json())}\n" for one in self._last()), end="", flush=True)
             return
         from wirelag.balance.view import View, plain_lines
 
+        named = len(self._services) > 1
         if not sys.stdout.isatty():
-            yield lambda entry: print("".join(f"{line}\n" for line in plain_lines(entry)), end="", flush=True)
+            yield lambda: print(
+                "".join(f"{line}\n" for one in self._last() for line in plain_lines(one, named)), end="", flush=True
+            )
             return
+        from rich.console import Group
         from rich.live import Live as Screen
 
-        view = View(self._config)
-        with Screen(view.draw(), auto_refresh=False, transient=True) as screen:
+        views = [View(config, named) for config in self._configs]
+        with Screen(Group(*(view.draw() for view in views)), auto_refresh=False, transient=True) as screen:
 
-            def show(entry: Step) -> None:
-                view.add(entry)
-                screen.update(view.draw(), refresh=True)
+            def show() -> None:
+                for view, entry in zip(views, self._last(), strict=True):
+                    view.add(entry)
+                screen.update(Group(*(view.draw() for view in views)), refresh=True)
 
             yield show
+
+    def _last(self) -> list[Step]:
+        return [one.totals.last for one in self._services if one.totals.last is not None]
 
 
 @contextmanager

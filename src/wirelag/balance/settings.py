@@ -1,4 +1,4 @@
-"""The settings of a load balancer: a schema, and what its values become.
+"""The settings of a load balancer: a schema, and what its values become, one Config for each service of a file.
 
 Law: all problems are reported at once, one line each, with the place and the way out.
 """
@@ -15,7 +15,9 @@ from typing import Any, Final, Literal
 
 from wirelag.balance.controller import Policy
 from wirelag.balance.maglev import SIZE, is_prime
-from wirelag.ebpf.service import Measured, Service
+from wirelag.ebpf.balance_maps import GUE_PORT
+from wirelag.ebpf.service import Measured, Service, Via
+from wirelag.errors import WirelagError
 from wirelag.settings import (
     ADDRESS,
     SHARE,
@@ -35,7 +37,12 @@ from wirelag.settings import (
 )
 
 MOST_BACKENDS: Final = 1024
+MOST_SERVICES: Final = 32
 PINS: Final = "/sys/fs/bpf/wirelag"
+MTU: Final = 576
+LEAST_SIX: Final = 1280 + 48  # each link carries 1,280 bytes of IPv6; the longest outer headers
+OF_THE_FILE: Final = ("interface", "interval", "pins", "prometheus", "audit")
+OF_A_SERVICE: Final = ("name", "address", "ports", "protocol")
 
 
 def _pins(value: Any) -> str | bool:
@@ -82,6 +89,7 @@ def _listen(value: Any) -> str:
 
 
 HOST: Final = Kind("address", _one_host)
+SERVICE_NAME: Final = named("[A-Za-z0-9_-]{1,64}", "1 to 64 letters, digits, - and _")
 NAME: Final = named("[A-Za-z0-9_.-]{1,64}", "1 to 64 letters, digits, dots, - and _")
 _SHIPPED: Final = Policy()
 # fmt: off
@@ -98,6 +106,7 @@ SCHEMA: Final = Schema(
             otherwise="`/sys/fs/bpf/wirelag/NAME-OF-THE-FILE`"),
         Key("prometheus", Kind("`ADDRESS:PORT`", _listen), None, "as `--prometheus`"),
         Key("audit", TEXT, None, "file for the audit log: start, reloads, weights, backends that are down"),
+        Key("service.name", SERVICE_NAME, "service", "its name in output, metrics and pins"),
         Key("service.address", HOST, None, "address that clients connect to", required=True),
         Key("service.ports", listed(whole(1, 65535)), None, "ports that clients connect to", otherwise="all ports"),
         Key("service.protocol", choice("tcp", "udp"), "tcp", "protocol of the service"),
@@ -129,13 +138,19 @@ SCHEMA: Final = Schema(
         Key("table.new", whole(64, 1 << 26), None, "new connections per second to remember",
             otherwise="an eighth of `table.connections`"),
         Key("table.secret", TEXT, None, "makes it hard to aim at one backend; the same in balancers side by side"),
+        Key("tunnel.source", listed(HOST), None, "outer source address: at most one of IPv4 and one of IPv6",
+            otherwise="the one that this host uses towards the backend"),
+        Key("tunnel.port", whole(1, 65535), GUE_PORT, "UDP port of backends that unpack `gue`"),
+        Key("tunnel.mtu", whole(MTU, 65535), None, "longest packet with its tunnel",
+            otherwise="the MTU of the interface"),
     ),
     {
         "backends": (MOST_BACKENDS, (
             Key("name", NAME, None, "up to 64 letters, digits, dots, - and _", required=True),
             Key("address", HOST, None, "the backend's own address", required=True),
-            Key("mac", Kind("MAC address", _mac), None, "destination of its frames", otherwise="from the kernel's "
-                "neighbour table"),
+            Key("via", choice("l2", "ipip", "gue"), "l2", "how packets reach it: MAC address, IP in IP, or IP in UDP"),
+            Key("mac", Kind("MAC address", _mac), None, "destination of its frames; with a tunnel, of the next router",
+                otherwise="from the kernel's neighbour table"),
             Key("weight", number(0, 1e6), 1.0, "its fair share in proportion to the others'; 0 drains it"),
         )),
     },
@@ -151,6 +166,7 @@ class BackendSettings:
     address: str
     mac: bytes | None  # None: from the neighbour table
     weight: float
+    via: Via = "l2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +184,20 @@ class HealthSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TunnelSettings:
+    """The outer headers of tunnels."""
+
+    sources: tuple[str, ...] = ()  # one of each version at most; else what this host uses
+    port: int = GUE_PORT
+    mtu: int | None = None  # None: that of the interface
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
-    """The configuration of a balancer."""
+    """The configuration of a service; what is the file's is the same in all of them."""
 
     path: str
+    name: str
     interface: str | None
     service: Service
     backends: tuple[BackendSettings, ...]
@@ -190,11 +216,40 @@ class Config:
     prometheus: str | None
     health: HealthSettings
     audit: str | None
+    tunnel: TunnelSettings
 
     @classmethod
     def load(cls, path: str) -> Config:
-        """The configuration from a file; a WirelagError has a line for each problem."""
-        settings = SCHEMA.read(read_toml(path), path)
+        """The configuration from a file with one service."""
+        (one,) = cls.load_all(path)
+        return one
+
+    @classmethod
+    def load_all(cls, path: str) -> tuple[Config, ...]:
+        """The services of a file; a WirelagError has a line for each problem."""
+        document = read_toml(path)
+        if "services" not in document:
+            return (cls._of(SCHEMA.read(document, path), path),)
+        rows = document.pop("services")
+        problems = _problems_of_rows(path, document, rows)
+        if problems:
+            raise WirelagError("\n".join(problems))
+        found: list[Config] = []
+        for at, row in enumerate(rows):
+            settings, where = SCHEMA.read(document, path), f"{path}: services.{_row_name(row, at)}"
+            settings.put_inner(_document(row), where)
+            try:
+                found.append(cls._of(settings, path))
+            except WirelagError as error:
+                said = str(error).replace(f"{where}: service.", f"{where}.").replace(f"{where}: ", f"{where}.")
+                problems += [line for line in said.splitlines() if line not in problems]
+        problems += _overlaps(path, found)
+        if problems:
+            raise WirelagError("\n".join(problems))
+        return tuple(found)
+
+    @classmethod
+    def _of(cls, settings: Settings, path: str) -> Config:
         draining, pins = settings["drain"] or (), settings["pins"]
         rows = {at: _backend(settings, at) for at in settings.rows("backends")}
         backends = {at: one for at, one in rows.items() if one is not None}
@@ -203,11 +258,13 @@ class Config:
         _check_names(settings, backends, draining)
         _check_policy(settings, backends, draining)
         _check_health(settings)
+        _check_tunnels(settings, backends)
         if settings["method"] == "auto" and settings["service.protocol"] == "udp":
             settings.note("method", "auto needs TCP headers, and the service is udp: use modes")
         settings.check()
         return cls(
             path,
+            settings["service.name"],
             settings["interface"],
             Service(settings["service.address"], settings["service.ports"] or (), settings["service.protocol"]),
             tuple(backends.values()),
@@ -226,12 +283,85 @@ class Config:
             settings["prometheus"],
             _health(settings),
             settings["audit"],
+            TunnelSettings(settings["tunnel.source"] or (), settings["tunnel.port"], settings["tunnel.mtu"]),
         )
 
     @property
     def fair(self) -> dict[str, float]:
         """The weights of backends that get new connections."""
         return {one.name: one.weight for one in self.backends if one.name not in self.draining and one.weight}
+
+
+# ---- several services ----
+
+
+def _problems_of_rows(path: str, document: Mapping[str, Any], rows: Any) -> list[str]:
+    """What is wrong with the rows as such, and what stands beside them that belongs into one."""
+    problems = [
+        f"{path}: {name}: there are [[services]]: write it into the one it belongs to"
+        for name in ("service", "backends", "drain")
+        if name in document
+    ]
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        return [*problems, f"{path}: services: write [[services]] for each of them"]
+    if len(rows) > MOST_SERVICES:
+        problems.append(f"{path}: services: {len(rows)} are too many: at most {MOST_SERVICES}")
+    names = [_row_name(row, at) for at, row in enumerate(rows)]
+    for at, row in enumerate(rows):
+        place = f"{path}: services.{names[at]}"
+        if "name" not in row:
+            problems.append(f"{place}.name: is missing: each of several services has a name")
+        elif names.index(names[at]) != at:
+            problems.append(f"{place}.name: two services have it")
+        problems += [
+            f"{place}.{name}: is the same for all services: write it above them" for name in OF_THE_FILE if name in row
+        ]
+        if "service" in row:
+            problems.append(f"{place}.service: is this table itself: write address, ports and protocol without it")
+    return problems
+
+
+def _row_name(row: Mapping[str, Any], at: int) -> str:
+    name = row.get("name")
+    return name if isinstance(name, str) and name.isprintable() and 0 < len(name) <= 64 else str(at)
+
+
+def _document(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of [[services]] as a file with one service."""
+    service = {name: value for name, value in row.items() if name in OF_A_SERVICE}
+    return {"service": service, **{name: value for name, value in row.items() if name not in OF_A_SERVICE}}
+
+
+def _overlaps(path: str, configs: Sequence[Config]) -> list[str]:
+    """Services that would get the same packets."""
+    owners: dict[tuple[str, str, int], str] = {}
+    problems = []
+    for config in configs:
+        service = config.service
+        for port in service.ports or (0,):
+            other = owners.setdefault((service.address, service.protocol, port), config.name)
+            if other != config.name:
+                what = f"port {port}" if port else "all ports"
+                problems.append(f"{path}: services.{config.name}: {other} has {service.address}, {what}, too")
+    return problems
+
+
+# ---- one service ----
+
+
+def _check_tunnels(settings: Settings, backends: Mapping[str, BackendSettings]) -> None:
+    tunnelled = {at: one for at, one in backends.items() if one.via != "l2"}
+    service = settings["service.address"]
+    six = service is not None and ":" in service
+    for at, one in tunnelled.items():
+        if six and ":" not in one.address:
+            settings.note(at + "address", "an IPv6 service needs an IPv6 address at the end of a tunnel, or via l2")
+    sources = settings["tunnel.source"] or ()
+    if len({":" in one for one in sources}) < len(sources):
+        settings.note("tunnel.source", "two of the same version: give at most one of IPv4 and one of IPv6")
+    mtu = settings["tunnel.mtu"]
+    if mtu is not None and tunnelled and six and mtu < LEAST_SIX:
+        settings.note("tunnel.mtu", f"{mtu} is too small for IPv6: at least {LEAST_SIX}, 1280 in a tunnel of 48")
 
 
 def _check_health(settings: Settings) -> None:
@@ -261,15 +391,16 @@ def _health(settings: Settings) -> HealthSettings:
 
 
 def _backend(settings: Settings, at: str) -> BackendSettings | None:
-    name, address, mac, weight = (settings[at + key] for key in ("name", "address", "mac", "weight"))
-    return None if name is None or address is None else BackendSettings(name, address, mac, weight)
+    name, address, mac, weight, via = (settings[at + key] for key in ("name", "address", "mac", "weight", "via"))
+    return None if name is None or address is None else BackendSettings(name, address, mac, weight, via)
 
 
 def _check_names(settings: Settings, backends: Mapping[str, BackendSettings], draining: Sequence[str]) -> None:
     """Check that backends are distinct, none is the service, and draining ones exist."""
     seen: dict[tuple[str, Any], str] = {}
     for at, one in backends.items():
-        for what, value in (("name", one.name), ("address", one.address), ("mac", one.mac)):
+        mac = one.mac if one.via == "l2" else None  # a router may lead to several
+        for what, value in (("name", one.name), ("address", one.address), ("mac", mac)):
             if value is not None and (other := seen.setdefault((what, value), at)) != at:
                 text = value if isinstance(value, str) else value.hex(":")
                 who = "two backends have it" if what == "name" else f"{backends[other].name} has it, too"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from wirelag.balance.controller import Latency
     from wirelag.balance.loop import Step
-    from wirelag.balance.settings import Config
+    from wirelag.balance.settings import BackendSettings, Config
 
 BAR: Final = 20
 SHOWN_CHANGES: Final = 8
@@ -25,8 +25,8 @@ SURE: Final = 100  # epochs without an estimate
 STYLES: Final = {"slow": "bold yellow", "silent": "bold red", "unknown": "dim", "draining": "cyan", "down": "red"}
 
 
-def forecast(config: Config) -> list[str]:
-    """The forecast of `--check`."""
+def forecast(config: Config, named: bool = False) -> list[str]:
+    """The forecast of `--check`; `named`: there are several services."""
     service, fair = config.service, config.fair
     ports = ", ".join(map(str, service.ports)) or "all ports"
     total, floors = sum(fair.values()), config.policy.floors({name: 1 / len(fair) for name in fair})
@@ -35,7 +35,7 @@ def forecast(config: Config) -> list[str]:
     paper, least = ("", f"{max(floors.values()):.2%}") if config.controller == "wirelag" else (", as the paper", "0")
     memory = BYTES_EACH << (config.connections - 1).bit_length()
     lines = [
-        f"{config.path}: {service.address}, {service.protocol} {ports}, "
+        f"{config.path}: {f'{config.name}, ' if named else ''}{service.address}, {service.protocol} {ports}, "
         + (f"at {config.interface}" if config.interface else "no interface: for captures only"),
         f"every {format_duration(config.interval_ns)}, by {config.method}{paper}: a backend above {policy.high:g} "
         f"times the lowest latency loses weight, down to {least}; one below {policy.low:g} times may gain",
@@ -51,18 +51,26 @@ def forecast(config: Config) -> list[str]:
         )
     for one in config.backends:
         share = f"{fair[one.name] / total:.1%}" if one.name in fair else "drains"
-        mac = one.mac.hex(":") if one.mac else "MAC from the neighbour table"
-        lines.append(f"{one.name}: {one.address}, {mac}, {share}")
+        lines.append(f"{one.name}: {one.address}, {_way(one, config)}, {share}")
     return lines
 
 
-def plain_lines(entry: Step) -> list[str]:
-    """The changes and their reasons, as one line if there are any."""
+def _way(one: BackendSettings, config: Config) -> str:
+    """How a backend is reached."""
+    if one.via == "l2":
+        return one.mac.hex(":") if one.mac else "MAC from the neighbour table"
+    tunnel = "IP in IP" if one.via == "ipip" else f"IP in UDP to port {config.tunnel.port}"
+    return f"{tunnel} by {one.mac.hex(':') if one.mac else 'the route to it'}"
+
+
+def plain_lines(entry: Step, named: bool = False) -> list[str]:
+    """The changes and their reasons, as one line if there are any; `named`: with the service."""
     by_reason: dict[str, list[str]] = {}
     for change in sorted(entry.decision.changes, key=lambda change: change.after - change.before):
         by_reason.setdefault(change.reason, []).append(f"{change.name} {change.after:.1%}")
     said = "; ".join(f"{', '.join(shares)}: {reason}" for reason, shares in by_reason.items())
-    return [f"{format_time(entry.time_ns)}  {said}"] if said else []
+    service = f"{entry.service}: " if named else ""
+    return [f"{format_time(entry.time_ns)}  {service}{said}"] if said else []
 
 
 @dataclass(slots=True)
@@ -96,8 +104,8 @@ class TooShort:
 class View:
     """Holds recent intervals, and draws them."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, config: Config, named: bool = False) -> None:
+        self._config, self._named = config, named
         self._entry: Step | None = None
         self._changes: deque[str] = deque(maxlen=SHOWN_CHANGES)
 
@@ -113,7 +121,8 @@ class View:
         from rich.text import Text
 
         entry = self._entry
-        service = f"{self._config.service.address} at {self._config.interface or 'captures'}"
+        name = f"{self._config.name}: " if self._named else ""
+        service = f"{name}{self._config.service.address} at {self._config.interface or 'captures'}"
         if entry is None:
             return Text(f"{service}: waiting for the first interval to end")
         table = Table(box=None, pad_edge=False)

@@ -7,7 +7,7 @@ tables, 64 MiB in total, and 8 bytes per connection of an interval.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -92,14 +92,6 @@ class Watching:
         fresh = {one.name: _Seen(Pirate(self._method, memory).meter("tap")) for one in backends}
         self._seen = {name: self._seen.get(name, one) for name, one in fresh.items()}
 
-    def readings(self, source: Source, interval_ns: int) -> Iterator[Reading]:
-        """A reading for each interval, as it ends."""
-        from wirelag.capture.live import by_clock
-
-        for _, reading in drive(self, by_clock(source, interval_ns)):
-            counters = {**reading.counters, "dropped": source.statistics.dropped}
-            yield replace(reading, counters=counters)
-
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Add packets; those to other services are ignored."""
         wanted = packets.protocol == PROTOCOLS[self._service.protocol]
@@ -125,6 +117,29 @@ class Watching:
         """End an interval."""
         counts = {name: seen.cut(interval) for name, seen in self._seen.items()}
         return Reading(interval.end_ns, counts, {"unknown_backend": self._unknown})
+
+
+class _Together:
+    """Several services that see the same packets."""
+
+    def __init__(self, services: Sequence[Watching]) -> None:
+        self._services = services
+
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
+        for one in self._services:
+            one.observe(packets, grouping)
+
+    def cut(self, interval: Interval) -> list[Reading]:
+        return [one.cut(interval) for one in self._services]
+
+
+def readings_of(services: Sequence[Watching], source: Source, interval_ns: int) -> Iterator[list[Reading]]:
+    """A reading of each service for each interval, as it ends."""
+    from wirelag.capture.live import by_clock
+
+    for _, readings in drive(_Together(services), by_clock(source, interval_ns)):
+        dropped = {"dropped": source.statistics.dropped}
+        yield [replace(one, counters={**one.counters, **dropped}) for one in readings]
 
 
 def _goes_to(packets: PacketBatch, address: tuple[np.uint64, np.uint64]) -> npt.NDArray[np.bool_]:

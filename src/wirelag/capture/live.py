@@ -140,7 +140,9 @@ class Live:
     the packets: both directions of a flow go to the same one. One thread iterates; others may query and stop it.
 
     `clock`: whether the kernel or the card timestamps packets. A card has its own clock, which must be synchronised
-    (phc2sys), and timestamps only incoming packets. With `few`, batches have no columns but FEW, and no frames.
+    (phc2sys), and timestamps only incoming packets. With `few`, batches have no columns but FEW, and no frames. With
+    `ports`, a batch says where each packet was seen (`port`): twice the number of the interface, and one more if the
+    packet was leaving.
     """
 
     def __init__(
@@ -159,6 +161,7 @@ class Live:
         snap_bytes: int = SNAP_BYTES,
         poll_ms: int = POLL_MS,
         few: bool = False,
+        ports: bool = False,
     ) -> None:
         """Start listening; arriving packets wait in the ring."""
         self.name = interface
@@ -191,7 +194,7 @@ class Live:
             few=few,
             **(wanted or Filter()).kernel_arguments(),
         )
-        self._few = few
+        self._few, self._ports = few, ports
         self._blocks = (Block(interface, 0, self._ring.memory),)
         self._passed = self._dropped = self._freezes = 0
         self._gaps: deque[Gap] = deque(maxlen=_MOST_GAPS)
@@ -233,15 +236,22 @@ class Live:
         down, told_ns = False, time.monotonic_ns()
         while not self._closed:
             memory, now_ns = pieces.take(), time.time_ns()
-            rows = self._reader.take(memory)
+            ports = np.empty(_kernels.BATCH_ROWS, np.uint32) if self._ports else None
+            rows = self._reader.take(memory, ports)
             if rows > 0:
                 batch = PacketBatch.in_memory(memory, rows, self._blocks)
                 if self._few:
                     batch = PacketBatch({name: getattr(batch, name) for name in FEW})
-                if self._stopped_ns is not None and int(batch.time_ns[-1]) > self._stopped_ns:
-                    yield batch[batch.time_ns <= self._stopped_ns]
-                    return
+                stopped_ns = self._stopped_ns
+                last = stopped_ns is not None and int(batch.time_ns[-1]) > stopped_ns
+                if stopped_ns is not None and last:
+                    before = batch.time_ns <= stopped_ns
+                    batch, ports = batch[before], None if ports is None else ports[:rows][before]
+                if ports is not None:
+                    batch.port = ports[: len(batch)]
                 yield batch
+                if last:
+                    return
                 told_ns = time.monotonic_ns()
             if rows >= 0:
                 self._count(least_ms=self.poll_ms)

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Final
@@ -149,19 +150,26 @@ class CaptureFile:
             del batch
 
     def _read_all(self) -> Iterator[PacketBatch]:
+        with self.opened() as stream:
+            yield from self._batches(stream)
+
+    @contextmanager
+    def opened(self) -> Iterator[Stream]:
+        """Its bytes, from the beginning."""
         stream = self._stream = open_stream(self.path)
         try:
             self.compression = stream.compression
             self.warnings = []
             if self.follow and stream.compression:
                 raise WirelagError(f"{self.name}: a compressed file cannot be followed while it grows; decompress it")
-            yield from self._batches(stream)
+            yield stream
         finally:
             stream.close()
 
-    def _new_reader(self) -> _kernels.Reader:
+    def new_reader(self) -> _kernels.Reader:
+        """What decodes it from the beginning, and counts."""
         wanted = self.packet_id or PacketId(flow=False, length=False, ip_id=False, transport=False, prefix=0)
-        return _kernels.Reader(
+        self._reader = _kernels.Reader(
             tunnels=self.tunnels,
             fields=wanted.fields,
             prefix=wanted.prefix,
@@ -170,9 +178,10 @@ class CaptureFile:
             compile=partial(_compiled, self.filter.expression) if self.filter.expression else None,
             **self.filter.kernel_arguments(),
         )
+        return self._reader
 
     def _batches(self, stream: Stream) -> Iterator[PacketBatch]:
-        reader = self._reader = self._new_reader()
+        reader = self.new_reader()
         blocks, batches = Pieces(BLOCK_BYTES), Pieces(_kernels.BATCH_BYTES)
         block, base = blocks.take(), 0  # the block starts at byte `base` of the file
         start = stop = 0  # the part of the block not decoded yet
@@ -194,7 +203,7 @@ class CaptureFile:
                 start, rows, status, needed = reader.feed(block, start, stop, base, memory)
                 if rows:
                     yield PacketBatch.in_memory(memory, rows, (Block(self.name, base, block),))
-        self._conclude(stream, base + start, block[start:stop])
+        self.conclude(stream, base + start, block[start:stop])
 
     def _read(self, stream: Stream, room: memoryview) -> int:
         got = stream.readinto(room)
@@ -203,7 +212,7 @@ class CaptureFile:
             got = stream.readinto(room)
         return got
 
-    def _conclude(self, stream: Stream, offset: int, rest: npt.NDArray[np.uint8]) -> None:
+    def conclude(self, stream: Stream, offset: int, rest: npt.NDArray[np.uint8]) -> None:
         """Report what stopped the reading: the end, a truncated file, or something that is not a capture."""
         assert self._reader is not None
         known = self._reader.statistics()

@@ -61,38 +61,41 @@ def balance(
     form = output_format or ("jsonl" if dry_run else "table")
     one_of(form, ("table", "jsonl"), "--format")
     length_ns = duration_ns(length, "for") if length else None
-    settings = Config.load(config)
-    settings = settings if method is None else replace(settings, method=method)  # type: ignore[arg-type]
+    services = Config.load_all(config)
+    if method is not None:
+        services = tuple(replace(one, method=method) for one in services)  # type: ignore[arg-type]
+    common = services[0]
     if prometheus is not None:
         check_address(prometheus)
     if remove:
         from wirelag.ebpf.balance import remove_balancer
 
-        if settings.pins is None:
+        if common.pins is None:
             out = "stop the command to end it; to remove a pinned balancer, give the setting it was started with"
             tell(f"{config}: pins = false: nothing is pinned, so there is nothing to remove; {out}")
-        elif not remove_balancer(settings.pins):
-            tell(f"{settings.pins}: nothing is pinned there")
+        elif not remove_balancer(common.pins):
+            tell(f"{common.pins}: nothing is pinned there")
         return
     if check:
         from wirelag.balance.view import forecast
 
-        print("\n".join(forecast(settings)), flush=True)
-        if settings.interface is not None:
-            check_here(settings, settings.interface, steers=not (dry_run or apply))
+        named = len(services) > 1
+        print("\n".join(line for one in services for line in forecast(one, named)), flush=True)
+        if common.interface is not None:
+            check_here(services, common.interface, steers=not (dry_run or apply))
         return
     if dry_run and apply is not None:
         raise UsageError("--dry-run applies nothing: give only one of the two", option="--apply")
     measured = dry_run or apply is not None
     if read and not measured:
         raise UsageError("a capture cannot be steered: add --dry-run or --apply", option="-r")
-    if method == "auto" and settings.service.protocol == "udp" and not measured:
+    if method == "auto" and any(one.service.protocol == "udp" for one in services) and not measured:
         raise UsageError("the kernel measures udp by modes only: add --dry-run or --apply", option="--method")
-    if settings.interface is None and not read:
+    if common.interface is None and not read:
         raise WirelagError(
-            f"{config}: interface is missing: name the one where packets to {settings.service.address} arrive"
+            f"{config}: interface is missing: name the one where packets to {common.service.address} arrive"
         )
-    run = Run(settings, form, prometheus or settings.prometheus, length_ns)
+    run = Run(services, form, prometheus or common.prometheus, length_ns)
     if measured:
         run.measure(apply, read or [], speed_of(speed))
     else:

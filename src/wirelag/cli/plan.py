@@ -120,7 +120,9 @@ def plan(
         from wirelag.collector.plan_agents import write_agents as write
 
         beside = routers_of(servers or [], result.plan.topology)
-        wanted = AgentsWanted(write_agents, beside, collector or COLLECTOR, token_file, interval, every, follow)
+        wanted = AgentsWanted(
+            write_agents, beside, collector or COLLECTOR, token_file, interval, every, follow, estimator
+        )
         written = write(result.plan, topology, wanted)
         print(f"wrote {', '.join(written.files)}", file=sys.stderr)
         for line in written.fill_in:

@@ -143,13 +143,15 @@ def watch(
             refused = {
                 "-r": interface is None,
                 "--filter": expression is not None,
-                "--host, --net, --port": wanted != Filter(),
+                "--host, --net, --port": wanted != Filter() and response is not None,
             }
             refused |= {"--promiscuous": promiscuous, "--clock hardware": clock == "hardware"}
-            refused |= {"--by": by is not None and response is None}
             _refuse(in_kernel, refused)
             size = size_bytes(memory, "memory") if memory else table_bytes
-            asked = InKernel(interface or "", interval_ns, direction, tunnels, then, size, _in_kernel(response))
+            grouped = _groups(quantity, by, group_memory) if by else None
+            asked = InKernel(
+                interface or "", interval_ns, direction, tunnels, then, size, _in_kernel(response), wanted, grouped
+            )
             opened = open_inside(asked)
             for line in [opened] if isinstance(opened, str) else opened.notes:
                 print(f"warning: {line}", file=sys.stderr)

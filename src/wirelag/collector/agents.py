@@ -89,6 +89,7 @@ class Agents:
             said["clock"] = {"synchronised": clock.synchronised, "error_ns": clock.error_ns, "source": clock.source}
         if message.type == "synopsis":
             said["estimator"], said["interval_ns"] = message.terms.estimator.name, message.interval.length_ns
+        if message.type in ("synopsis", "crossing"):
             said["packets"] += message.seen.packets
             said["unseen"] += message.seen.unseen
             said["last_ns"] = max(said.get("last_ns", 0), message.interval.end_ns)
@@ -140,6 +141,10 @@ class Agents:
             if type(has_ns) is int and not says.get("ending") and silent_ns < ALIVE_NS:
                 found[point] = has_ns
         return found
+
+    def inside(self) -> frozenset[str]:
+        """Agents that say that they measure inside their routers."""
+        return frozenset(point for point, said in self._known.items() if said.get("says", {}).get("inside") is True)
 
     def all(self, now_ns: int, steady_ns: int) -> list[dict[str, Any]]:
         """The JSON of the API; times in seconds."""

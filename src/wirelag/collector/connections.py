@@ -99,12 +99,16 @@ class Visitors:
         self._strangers.setdefault(visitor.address, {})[visitor] = None
         return True
 
-    def known(self, peer: Peer | None, point: str | None) -> bool:
-        """Note that a connection has shown a right token; False if its point has too many."""
+    def known(self, peer: Peer | None, point: str | None, reads: bool = False) -> bool:
+        """Note that a connection has shown a right token; False if its point has too many.
+
+        If the token only `reads`, its address stands for the point, and has as many as a stranger's.
+        """
         visitor = None if peer is None else self._by_peer.get(peer)
         if visitor is None or visitor.is_known:
             return True
-        if point is not None and self._of[point] >= self._of_point:
+        point = f"readers at {visitor.address}" if reads else point
+        if point is not None and self._of[point] >= (self._of_one if reads else self._of_point):
             return False
         self._forget(visitor)
         visitor.is_known, visitor.point = True, point

@@ -21,10 +21,12 @@ class Desk:
         """Note a login at the page."""
         self._audit.say("login", source=_source(request), scope=scope)
 
-    def admit(self, request: Request, point: str | None) -> bool:
-        """Note a right token; False if its point has too many connections."""
+    def admit(self, request: Request, point: str | None, reads: bool = False) -> bool:
+        """Note a right token; False if its point, or the address of one that only `reads`, has too many connections."""
         peer = request.client
-        return self._visitors.known(None if peer is None else (peer.host, peer.port), point)
+        admitted = self._visitors.known(None if peer is None else (peer.host, peer.port), point, reads)
+        self._counted["connections refused"] += not admitted
+        return admitted
 
     def is_strange(self, request: Request) -> bool:
         """Whether its connection has not shown a right token."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wirelag.errors import WirelagError
-from wirelag.network.msets import Turning, referenced
+from wirelag.network.msets import Turning, insides, referenced
 from wirelag.network.plan import Plan
 from wirelag.network.segments import Segment
 from wirelag.network.topology import Topology
 from wirelag.packets.intervals import Interval
-from wirelag.protocol.messages import Message
+from wirelag.protocol.messages import MOST_RECORDS, Message
 from wirelag.protocol.terms import Terms
 
 MOST_NAMED: Final = 100  # names in a list of changes
@@ -83,6 +83,7 @@ class _Seen:
     routers: frozenset[str]
     upgraded: tuple[str, ...]
     ends: frozenset[str]
+    inside: frozenset[str]
 
 
 class Following:
@@ -114,8 +115,13 @@ class Following:
         """Routers that measure."""
         return () if self._before is None else self._before.upgraded
 
-    def take(self, topology: Topology, alive: Collection[str], now_ns: int) -> TopologyChange | None:
-        """Take a new reading of the topology, and the agents that want an m-set; return what changed."""
+    def take(
+        self, topology: Topology, alive: Collection[str], now_ns: int, inside: Collection[str] = ()
+    ) -> TopologyChange | None:
+        """Take a new reading of the topology, and the agents that want an m-set; return what changed.
+
+        `inside`: those of them that measure inside their routers, too.
+        """
         self.problem = None
         self._turning.pass_time(now_ns)
         topology = pointed(topology, self._follow.names)
@@ -126,11 +132,12 @@ class Following:
         measuring = tuple(sorted(named))
         weights = {(link.source, link.target): link.weight for link in topology.links}
         ends = there | frozenset(measuring)
-        seen = _Seen(weights, topology.addresses, topology.link_addresses, known, measuring, ends)
+        within = there & frozenset(inside)
+        seen = _Seen(weights, topology.addresses, topology.link_addresses, known, measuring, ends, within)
         if seen == self._before:
             return None
         plan = Plan(topology, measuring)
-        new, gone = self._turning.turn(referenced(plan, ends), now_ns)
+        new, gone = self._turning.turn([*referenced(plan, ends), *insides(plan, within)], now_ns)
         rerouted = self._rerouted(plan)
         change = _difference(self._before, seen, now_ns, new, gone, rerouted)
         self._before, self._plan, self.changed_ns = seen, plan, now_ns
@@ -161,6 +168,9 @@ class Following:
         records: dict[str, list[dict[str, Any]]] = {point: [] for point in self._m_sets}
         for one, until_ns in self._turning.held():
             about = {"segment": str(one.segment), "source": one.source, "target": one.target, "until_ns": until_ns}
+            if one.segment.kind == "inside":
+                records.setdefault(one.segment.at, []).append(about | {"way": "inside"})
+                continue
             records.setdefault(one.segment.at, []).append(about | {"way": "out"})
             records.setdefault(one.segment.after, []).append(about | {"way": "in"})
         for point, own in records.items():
@@ -180,7 +190,7 @@ class Following:
                 continue
             since_ns, own = found
             place = {"start_ns": since_ns, "end_ns": since_ns, "name": None, "class": None}
-            records = tuple(place | one for one in own)
+            records = tuple(place | one for one in own[:MOST_RECORDS])
             interval, terms = Interval(since_ns, since_ns), self.terms[point]
             yield Message("m-set", point, None, interval, terms, records=records, sent_ns=now_ns)
 

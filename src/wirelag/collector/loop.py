@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy.ma  # noqa: F401  # numpy imports it on first use, when file descriptors may have run out
+
 from wirelag.collector.agents import Agents, Presence
 from wirelag.collector.clock_check import RIGHT, Behind, how_far, is_ahead, may_pass
 from wirelag.collector.following import Follow, Following, TopologyChange
@@ -28,6 +30,7 @@ from wirelag.collector.store import Fenced, Kept, Store, next_of
 from wirelag.collector.tally import Tally
 from wirelag.collector.upkeep import Upkeep
 from wirelag.errors import WirelagError
+from wirelag.estimators.catalogue import load
 from wirelag.network.topology import Topology
 from wirelag.protocol.messages import Message, UnknownVersion, decode, encode, peek
 from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result
@@ -42,6 +45,7 @@ MOST_QUEUED: Final = 64 << 20  # bytes of messages that wait for the worker, or 
 TICK_S: Final = 1.0
 PRUNE_S: Final = 600.0
 CHECK_S: Final = 86400.0
+CHECK_AGAIN_S: Final = 30.0  # if it could not be done
 RESULT_S: Final = 150e-6  # about what it takes to store a result of a class
 MOST_ASKS: Final = 1024  # asks waiting for an inbox; the oldest are dropped
 MOST_UNSAVED: Final = 100_000
@@ -66,6 +70,7 @@ class Collector:
         self.steady = steady
         store.failed, store.damaged = self._failed, self._damaged
         self.following = None if follow is None else Following(follow)
+        load()
         self.agents, self.metrics = Agents(store.agents()), Metrics()
         self.presence = Presence(self.agents.lively(clock()), time.monotonic())
         self.counted: Counter[str] = Counter()
@@ -211,9 +216,9 @@ class Collector:
 
     async def _check(self) -> None:
         while True:
-            await asyncio.to_thread(self.upkeep.check)
-            self._checked.set()
-            await asyncio.sleep(CHECK_S)
+            if done := await asyncio.to_thread(self.upkeep.check):
+                self._checked.set()
+            await asyncio.sleep(CHECK_S if done else CHECK_AGAIN_S)
 
     async def _follow(self, read: Callable[[], Topology]) -> None:
         following = self.following
@@ -221,8 +226,8 @@ class Collector:
         while True:
             try:
                 topology = await asyncio.to_thread(read)
-                alive = await self.in_worker(self._alive)
-                change = await asyncio.to_thread(following.take, topology, alive, self.clock())  # may take long
+                alive, inside = await self.in_worker(self._alive)
+                change = await asyncio.to_thread(following.take, topology, alive, self.clock(), inside)  # may take long
                 for told in await self.in_worker(self._followed, alive, change):
                     self._send(told)
                 self.listeners.tell(change or [])
@@ -350,8 +355,9 @@ class Collector:
         self._spoke, self._left = {}, set()
         return self._kept(work)
 
-    def _alive(self) -> dict[str, int]:
-        return self.agents.following(self.steady(), self._began_ns)
+    def _alive(self) -> tuple[dict[str, int], frozenset[str]]:
+        """Agents that take an m-set, with the one they have; and those that measure inside."""
+        return self.agents.following(self.steady(), self._began_ns), self.agents.inside()
 
     def _followed(self, alive: Mapping[str, int], change: TopologyChange | None) -> list[Message]:
         """Store a change; return the messages for agents whose m-sets are outdated."""
@@ -425,7 +431,7 @@ class Collector:
             return []
         if is_late:
             found += self._again_all(before(self.store, self.rounds, message), message)
-        if (
+        if message.type != "crossing" and (
             is_late or message.terms.delimiters is not None or self.rounds.lacks_other(message)
         ):  # whatever the clock shows
             found += self._again_all(other_halves(self.store, self.rounds, message), message)
@@ -446,6 +452,8 @@ class Collector:
     def _into_rounds(self, message: Message) -> list[Outcome]:
         try:
             return self.rounds.take(message, self.steady())
+        except self.store.errors:  # what this host lacks now, such as file descriptors: no fault of the message
+            raise
         except Exception as error:
             self._failed(f"a message of {message.point}", error)
             return [Done((message.key,))]

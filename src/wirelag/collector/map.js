@@ -1,5 +1,6 @@
 // The map: points on a circle, a curve for each segment. Colour is the mean delay, thickness the loss. If the network
-// is known: its current routers and links, measuring routers filled; segments of another time are left out.
+// is known: its current routers and links, measuring routers filled; segments of another time are left out. A ring
+// around a router is its slowest inside.
 "use strict";
 const MAP_COLOURS = ["#2a77b8", "#00a07a", "#e0b000", "#e06a00", "#b3261e"];
 
@@ -29,7 +30,7 @@ function drawMap(svg, segments, chosen, choose, network) {
   svg.setAttribute("viewBox", "0 0 420 340");
   const head = shape("marker", {id: "head", viewBox: "0 0 8 8", refX: 14, refY: 4, markerWidth: 6, markerHeight: 6, markerUnits: "userSpaceOnUse", orient: "auto"});
   head.append(shape("path", {d: "M0 0L8 4L0 8z", style: "fill:var(--soft)"}));
-  const curves = ends.map(segment => {
+  const curves = ends.filter(s => s.upstream !== s.downstream).map(segment => {
     const [a, b] = [place[segment.upstream], place[segment.downstream]];
     const bend = [(a[0] + b[0]) / 2 + (b[1] - a[1]) * 0.12, (a[1] + b[1]) / 2 - (b[0] - a[0]) * 0.12];
     const latest = segment.latest, colour = colourOf(latest ? latest.mean : null, least, most);
@@ -44,9 +45,18 @@ function drawMap(svg, segments, chosen, choose, network) {
   });
   const links = drawn.links.filter(l => l.source < l.target).map(({source, target}) =>
     shape("line", {x1: place[source][0], y1: place[source][1], x2: place[target][0], y2: place[target][1], "data-link": `${source}>${target}`}));
+  const rings = points.flatMap(point => {
+    const inside = ends.filter(s => s.upstream === point && s.downstream === point && s.latest && s.latest.mean !== null);
+    if (!inside.length) return [];
+    const slowest = inside.reduce((one, other) => other.latest.mean > one.latest.mean ? other : one);
+    const ring = shape("circle", {cx: place[point][0], cy: place[point][1], r: 11, class: "inside", style: `stroke:${colourOf(slowest.latest.mean, least, most)}`, "data-segment": slowest.segment});
+    ring.append(shape("title", {}, slowest.segment));
+    ring.addEventListener("click", () => choose(slowest.segment));
+    return [ring];
+  });
   const dots = points.flatMap(point => [
     shape("circle", {cx: place[point][0], cy: place[point][1], r: 7, class: drawn.upgraded.includes(point) ? "measures" : ""}),
     shape("text", {x: place[point][0], y: place[point][1] + (place[point][1] > centre[1] ? 24 : -14)}, point)]);
-  svg.replaceChildren(head, ...links, ...curves, ...dots);
+  svg.replaceChildren(head, ...links, ...curves, ...rings, ...dots);
   return {least, most};
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +17,9 @@ from wirelag.agent.config import SPREAD
 from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.collector.following import pointed
 from wirelag.errors import WirelagError
-from wirelag.network.msets import Referenced, referenced
+from wirelag.network.msets import Referenced, port_of, referenced
 from wirelag.network.plan import Plan
+from wirelag.network.segments import EDGE, Segment
 from wirelag.units import parse_duration_ns
 
 COLLECTOR: Final = "https://collector.example:8321"
@@ -44,6 +46,7 @@ class AgentsWanted:
     interval: str
     every: str
     follow: bool  # agents take their m-set from the collector
+    estimator: str = "lda"  # of insides
 
 
 def write_agents(plan: Plan, source: str, wanted: AgentsWanted) -> WrittenAgents:
@@ -60,11 +63,8 @@ def write_agents(plan: Plan, source: str, wanted: AgentsWanted) -> WrittenAgents
     try:
         folder = Path(wanted.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        texts = {
-            folder / _file(point): _agent(point, named.addresses.get(point), segments, wanted, written.fill_in)
-            for point in own
-        }
-        texts[folder / "collector.toml"] = _collector(source, points, segments, plan, wanted)
+        texts = {folder / _file(point): _agent(running, point, segments, wanted, written.fill_in) for point in own}
+        texts[folder / "collector.toml"] = _collector(source, points, segments, running, wanted)
         _put({path: "\n".join(lines) + "\n" for path, lines in texts.items()}, written)
     except OSError as error:
         raise WirelagError(f"{wanted.folder}: cannot write ({error.strerror}); name another folder") from None
@@ -87,8 +87,9 @@ def _put(texts: Mapping[Path, str], written: WrittenAgents) -> None:
 
 
 def _agent(
-    point: str, address: str | None, segments: list[Referenced], wanted: AgentsWanted, fill_in: list[str]
+    plan: Plan, point: str, segments: list[Referenced], wanted: AgentsWanted, fill_in: list[str]
 ) -> Iterator[str]:
+    address, inside = plan.topology.addresses.get(point), point in plan.upgraded
     mine = [one for one in segments if point in (one.segment.at, one.segment.after)]
     if len(mine) > MOST_SEGMENTS and not wanted.follow:
         raise WirelagError(
@@ -98,7 +99,8 @@ def _agent(
     yield f"# Router {point}, by `wirelag plan --write-agents`. Check it: wirelag agent {_file(point)} --check"
     yield f"point = {_text(point)}"
     yield 'interface = "any"  # every port of the router: one that goes down does not end the agent'
-    yield f"filter = {_text(FILTER)}  # reference packets alone"
+    if not inside:
+        yield f"filter = {_text(FILTER)}  # reference packets alone"
     yield f"interval = {_text(wanted.interval)}"
     yield "receive_references = true"
     yield ""
@@ -114,12 +116,19 @@ def _agent(
     yield f"packets_per_interval = {expected}"
     yield 'memory = "1MiB"'
     yield 'past = "16MiB"'
+    if inside:
+        yield ""
+        yield "[inside]  # of this router, from port to port"
+        yield f'by = "{"collector" if wanted.follow else "ports"}"'
+        yield f"estimator = {_text(wanted.estimator)}"
     if wanted.follow:
         yield ""
         yield "[m_set]"
         yield 'by = "collector"'
         yield f"every = {_text(wanted.every)}"
         return
+    if inside:
+        yield from _ports(plan, point, fill_in)
     unknown = 0
     for one in mine:
         ends, note = (one.source, one.target), ""
@@ -146,6 +155,26 @@ def _agent(
         fill_in.append(f"addresses of {unknown} segments in {_file(point)} (2001:db8::...), the same at both ends")
 
 
+def _ports(plan: Plan, point: str, fill_in: list[str]) -> Iterator[str]:
+    unknown = 0
+    for neighbour in plan.neighbours(point):
+        address = port_of(plan.topology, point, neighbour)
+        yield ""
+        yield "[[ports]]"
+        yield f"to = {_text(neighbour)}"
+        yield f"address = {_text(address)}" if address is not None else f'interface = "?"{_FILL_IN}'
+        unknown += address is None
+    if unknown:
+        fill_in.append(f"interfaces of {unknown} ports in {_file(point)}")
+
+
+def _ways(plan: Plan) -> Iterator[str]:
+    """Every way inside the routers that measure, whether routes use it now or not."""
+    for router in plan.upgraded:
+        ports = [EDGE, *plan.neighbours(router)]
+        yield from (str(Segment.inside(router, *ways)) for ways in permutations(ports, 2))
+
+
 def _collector(
     source: str, points: dict[str, str], segments: list[Referenced], plan: Plan, wanted: AgentsWanted
 ) -> Iterator[str]:
@@ -158,13 +187,14 @@ def _collector(
     if not wanted.follow:
         yield "segments = ["
         yield from (f"    {_text(str(one.segment))}," for one in segments)
+        yield from (f"    {_text(way)}," for way in _ways(plan))
         yield "]"
     else:
         yield ""
         yield "[follow]"
         yield 'every = "1s"'
         yield 'overlap = "30s"'
-        yield f"upgraded = [{', '.join(_text(points[router]) for router in plan.upgraded)}]"
+        yield f"upgraded = [{', '.join(_text(router) for router in plan.upgraded)}]"
     others = {router: point for router, point in points.items() if router != point}
     if others:
         yield ""

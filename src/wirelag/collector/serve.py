@@ -31,7 +31,7 @@ from wirelag.collector.reload import Reload
 from wirelag.collector.sessions import SESSION_S, scope_of
 from wirelag.collector.sessions import opened as opened_session
 from wirelag.collector.settings import Settings
-from wirelag.collector.tokens import Tokens, refusal, senders
+from wirelag.collector.tokens import AGENT, METRICS, READ, Tokens, refusal, senders
 from wirelag.errors import MissingExtraError, WirelagError
 
 try:
@@ -50,6 +50,7 @@ try:
     from wirelag.collector.following import pointed
     from wirelag.collector.loop import Collector
     from wirelag.collector.metrics import InUse
+    from wirelag.collector.replies import Replies
     from wirelag.collector.requests import NamedProtocol
     from wirelag.collector.store import Store, StoreUnavailable
     from wirelag.collector.stores import name_of, opened, shown
@@ -94,7 +95,7 @@ class Guard:
         app: ASGIApp,
         tokens: Tokens | None,
         encrypted: bool,
-        admit: Callable[[Request, str | None], bool] = lambda request, point: True,
+        admit: Callable[[Request, str | None, bool], bool] = lambda request, point, reads: True,
         refused: Callable[[Request, str], None] = lambda request, what: None,
         opened: Callable[[Request, str], None] = lambda request, scope: None,
         is_strange: Callable[[Request], bool] = lambda request: False,
@@ -133,7 +134,7 @@ class Guard:
         if self._tokens is None:
             named = _HOST.fullmatch(request.headers.get("host", ""))
             if named is not None and loopback(named[1].strip("[]")):
-                self._admit(request, None)
+                self._admit(request, None, False)
                 return None
             return wrong(403, "this collector has no token: it serves loopback only")
         path = request.scope["path"]  # as routes see it; `url` is made from what the client calls this host
@@ -144,7 +145,9 @@ class Guard:
         word, _, given = request.headers.get("authorization", "").partition(" ")
         scope = (self._scope(given.strip()) if word.lower() == "bearer" else None) or self._in_session(request)
         if scope is not None:
-            self._admit(request, None)
+            point = scope.removeprefix(AGENT) if scope.startswith(AGENT) else None
+            if not self._admit(request, point, scope in (READ, METRICS)):
+                return wrong(429, "too many connections with this token")
             why = refusal(scope, request.method, path)
             if why:
                 self._refused(request, f"a token of scope {scope} for {request.method} {path}")
@@ -178,7 +181,7 @@ class Guard:
         if scope is None or refusal(scope, "GET", "/"):
             self._refused(request, "a wrong login")
             return HTMLResponse(_login_page("That token is wrong."), 401, {"WWW-Authenticate": "Bearer"})
-        self._admit(request, None)
+        self._admit(request, None, scope == READ)
         self._opened(request, scope)
         answer, session = RedirectResponse("/", 303), opened_session(given, time.time())
         answer.set_cookie(COOKIE, session, max_age=SESSION_S, httponly=True, samesite="strict", secure=self._encrypted)
@@ -195,7 +198,7 @@ def application(collector: Collector, settings: Settings, inbox: HttpInbox, desk
     pages = [Route("/", _page), Route("/assets/{name}", _asset)]
     app = Starlette(routes=[*pages, *api.routes(), *inbox.routes()])
     told = desk.admit, desk.refused, desk.opened, desk.is_strange
-    return Guard(app, settings.tokens, settings.certificate is not None, *told), api
+    return Guard(Replies(app, collector.counted), settings.tokens, settings.certificate is not None, *told), api
 
 
 async def _page(request: Request) -> Response:

@@ -11,6 +11,7 @@ from wirelag.collector.following import Follow
 from wirelag.collector.store import Retention, is_postgres
 from wirelag.collector.tokens import Tokens, tokens_of
 from wirelag.errors import WirelagError
+from wirelag.protocol.inside import is_inside
 from wirelag.protocol.messages import check_point
 from wirelag.protocol.results import Ends
 from wirelag.protocol.session import MOST_BYTES, MOST_CLASSES, MOST_NAMED
@@ -40,10 +41,14 @@ POINT: Final = named("[A-Za-z0-9_-]{1,64}", "1 to 64 letters, digits, - and _") 
 def ends_of(text: str) -> Ends:
     """A segment as `A>B`, or as `NAME=UPSTREAM,DOWNSTREAM` if points have other names.
 
-    >>> ends_of("B[A>C]=b1,b2").points
-    ('b1', 'b2')
+    The inside of a router is measured by its own agent, unless two points are named.
+
+    >>> ends_of("B[A>C]=b1,b2").points, ends_of("B[A>C]").points
+    (('b1', 'b2'), ('B', 'B'))
     """
     name, equals, points = text.partition("=")
+    if not equals and is_inside(name, router := name.partition("[")[0].strip()):
+        return Ends(name.strip(), check_point(router), router)
     up, comma, down = points.partition(",") if equals else name.replace(">>", ">").partition(">")
     up, down = up.strip(), down.strip()
     if not comma or up == down or not up or not down or ">" in down:

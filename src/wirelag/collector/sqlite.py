@@ -6,13 +6,13 @@ One process writes; others may read the file at the same time. When a part chang
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -25,8 +25,8 @@ from wirelag.collector.sqlite_file import (
     connected,
     is_damage,
     opened,
-    rescue,
 )
+from wirelag.collector.sqlite_rescue import finish, rescue
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, SUMMED, Pruned, Put, Retention, Row
 from wirelag.collector.tally import Tally
 from wirelag.packets.intervals import Interval
@@ -59,24 +59,39 @@ class SqliteStore:
         self._pruning = threading.Lock()
         self._began = False
         self._checked: sqlite3.Connection | None = None  # the connection of a check that runs
+        self._successor: tuple[str, dict[str, int]] | None = None  # of a damaged file: it has still to be opened
         self.rescued: str | None = None  # what was done about a damaged file at the start
         self.failed: Callable[[str, Exception], None] = _raise  # called for a sum that fails
         self.damaged: Callable[[str], None] = lambda row: None  # called for each row that the disk has changed, once
         self._damaged: set[str] = set()  # of which it was called
         try:
             self._connect()
+        except self.errors as error:
+            raise cannot_open(path, error) from None
+        try:
             check(self._base, "series")  # now: a rescue would lose what is stored under a name that is damaged
             check(self._base, "agents")  # they are read at the start
             self._forget_series()
         except self.errors as error:
-            self.rescued = self.rescue(error)
-            if self.rescued is None:
-                raise cannot_open(path, error) from None
+            with ExitStack() as failing:
+                failing.callback(self.close)
+                try:
+                    self.rescued = self.rescue(error)
+                except self.errors as another:
+                    raise cannot_open(path, another) from None
+                if self.rescued is None:
+                    raise cannot_open(path, error) from None
+                failing.pop_all()
 
     def _connect(self) -> None:
-        self._base = opened(self.path)
-        self._read_base = connected(self.path)
-        self._pruner = Pruner(connected(self.path), self._turn, self._keep, self._forget_series)
+        """Open all connections, or none."""
+        finish(self.path)
+        with ExitStack() as opening:
+            base = opening.enter_context(closing(opened(self.path)))
+            reading, pruning = (opening.enter_context(closing(connected(self.path))) for _ in range(2))
+            opening.pop_all()
+        self._base, self._read_base = base, reading
+        self._pruner = Pruner(pruning, self._turn, self._keep, self._forget_series)
 
     def retain(self, retention: Retention) -> None:
         """Keep results for other times from now on; from any thread."""
@@ -97,27 +112,23 @@ class SqliteStore:
 
         Rows of an older version get their checksums.
         """
-        file = os.stat(self.path).st_ino
-        with closing(connected(self.path)) as self._checked:
-            if self._pruner.ended:
+        pruner = self._pruner  # it ends when the file is closed, or another takes its place
+        # It only reads: the last connection that may write would, when closed, delete the journal by its name, though
+        # a rescue has just put another file in its place.
+        with closing(connected(self.path, "ro")) as self._checked:
+            if pruner.ended:
                 return
             try:
                 check(self._checked)
-                for row in changed_rows(self._checked, self._pause, self._seal):
+                for row in changed_rows(self._checked, partial(_pause, pruner), partial(self._seal, pruner)):
                     self._note(row)
             except sqlite3.Error:
-                if self._pruner.ended or os.stat(self.path).st_ino != file:
-                    return  # it was interrupted, or rescued meanwhile
-                raise
+                if not pruner.ended:
+                    raise
             finally:
                 self._checked = None
 
-    def _pause(self, took_s: float) -> None:
-        """Leave the processor to others for as long as a step of the check took."""
-        if not self._pruner.ended:
-            time.sleep(took_s)
-
-    def _seal(self, table: str, rows: list[tuple[Any, ...]]) -> None:
+    def _seal(self, pruner: Pruner, table: str, rows: list[tuple[Any, ...]]) -> None:
         """Give rows without a checksum theirs, so that a bit that changes from now on is seen; not if the disk fails.
 
         Whoever writes such a row meanwhile gives it one.
@@ -129,18 +140,18 @@ class SqliteStore:
                     kept.append((checksum(row), series, *row[2:4]))
         else:
             where, kept = "key = ?", [(checksum(row), row[0]) for *row, _ in rows]
-        base = self._checked
-        if base is None or not kept:
+        if not kept:
             return
         with self._turn:
+            if pruner.ended:
+                return
             try:
-                base.execute("begin immediate")
-                base.executemany(f"update {table} set crc = ? where {where} and crc = {UNCHECKED}", kept)
-                base.execute("commit")
+                with closing(connected(self.path)) as base:
+                    base.execute("begin immediate")
+                    base.executemany(f"update {table} set crc = ? where {where} and crc = {UNCHECKED}", kept)
+                    base.execute("commit")
             except sqlite3.Error as error:
-                if base.in_transaction:
-                    base.execute("rollback")
-                if is_damage(error) or self._pruner.ended:
+                if is_damage(error):
                     raise
                 # else the next check tries again
 
@@ -160,10 +171,11 @@ class SqliteStore:
         self.close()
         with self._reading:
             try:
-                aside, saved = rescue(self.path)
+                self._successor = self._successor or rescue(self.path)  # once, though it could not be opened then
             finally:
                 self._connect()
             self._forget_series()
+            (aside, saved), self._successor = self._successor, None
         rows = ", ".join(f"{count:,} {table}" for table, count in saved.items() if count)
         return f"{self.path}: was damaged ({error}); goes on with what could be read ({rows}); the rest is in {aside}"
 
@@ -454,6 +466,12 @@ class SqliteStore:
         """Bytes of the file and its journal on disk."""
         files = (Path(self.path + end) for end in ("", "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
+
+
+def _pause(pruner: Pruner, took_s: float) -> None:
+    """Leave the processor to others for as long as a step of the check took."""
+    if not pruner.ended:
+        time.sleep(took_s)
 
 
 def _raise(what: str, error: Exception) -> None:

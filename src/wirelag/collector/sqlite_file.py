@@ -1,9 +1,8 @@
-"""The file of the store: its version, how an older one is brought up to date, and what is saved of a damaged one.
+"""The file of the store: its tables, its version, and how an older one is brought up to date.
 
 Laws. `version_of` reads, and changes nothing. Before an older file is changed it is copied to `FILE.version1` (its
-version); the change is one transaction. A newer file is refused and stays as it is. A damaged file is never deleted: it
-is renamed, and every row that can be read, from both ends of each table, goes into its successor. Results and messages
-carry a checksum (sqlite_check.py); those of version 2 and before get theirs from the first check, beside the work.
+version); the change is one transaction. A newer file is refused and stays as it is. Results and messages carry a
+checksum (sqlite_check.py); those of version 2 and before get theirs from the first check, beside the work.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import time
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from wirelag.collector.columns import COLUMNS, LATER
 from wirelag.collector.store import StoreUnavailable
@@ -36,13 +34,11 @@ create table agents (point text primary key, said text not null) without rowid;
 create table changes (at_ns integer primary key, said text not null);
 create table facts (name text primary key, value text not null) without rowid;
 """
-_TABLES: Final = ("series", "messages", "agents", "changes", "facts", "stale", "results")  # in order of rescue
 _HEADER: Final = b"SQLite format 3\0"
 _VERSION_AT: Final = 60  # of the header, 4 bytes (SQLite's file format, 1.3)
 _DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _PASSING: Final = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY}
-_PASSING_ERRNO: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-_BATCH: Final = 10_000  # rows of a transaction
+_PASSING_ERRNO: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 def version_of(path: str) -> int | None:
@@ -90,10 +86,11 @@ def cannot_open(path: str, error: Exception) -> WirelagError:
     return WirelagError(f"{path}: cannot open it as the collector's store ({error}); name another file")
 
 
-def connected(path: str) -> sqlite3.Connection:
-    """A connection that commits to disk."""
-    base = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
-    base.text_factory = _text
+def connected(path: str, mode: str = "rw") -> sqlite3.Connection:
+    """A connection that commits to disk; with the mode `ro` one that only reads."""
+    name = f"{Path(path).absolute().as_uri()}?mode={mode}"
+    base = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False, timeout=10.0)
+    base.text_factory = as_text
     base.execute("pragma synchronous = full")
     base.execute("pragma journal_size_limit = 67108864")
     return base
@@ -105,33 +102,11 @@ def is_damage(error: Exception) -> bool:
 
 
 def passes(error: Exception, path: str) -> bool:
-    """Whether an error may pass by itself: a full disk, a file system that is read-only for now."""
+    """Whether an error may pass by itself: a full disk, a file system that is read-only for now, no descriptors."""
     if isinstance(error, sqlite3.Error):
         cannot_open = _code(error) == sqlite3.SQLITE_CANTOPEN and Path(path).is_file()  # its journal cannot be made
         return _code(error) in _PASSING or cannot_open
     return isinstance(error, OSError) and error.errno in _PASSING_ERRNO
-
-
-def rescue(path: str) -> tuple[str, dict[str, int]]:
-    """Rename a damaged file and make its successor; returns its new name, and the rows that were saved of each table.
-
-    All connections must be closed.
-    """
-    made, aside = f"{path}.rescue", f"{path}.damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
-    for end in ("", "-wal", "-shm"):
-        Path(made + end).unlink(missing_ok=True)
-    saved: dict[str, int] = {}
-    with closing(opened(made)) as new, closing(sqlite3.connect(path, isolation_level=None)) as old:
-        old.text_factory = _text
-        for table in _TABLES:
-            saved[table] = _save(old, new, table)
-        new.execute("pragma wal_checkpoint(truncate)")
-    for end in ("", "-wal", "-shm"):
-        with suppress(FileNotFoundError):
-            os.rename(path + end, aside + end)
-    os.rename(made, path)
-    _sync_folder(path)
-    return aside, saved
 
 
 # ---- steps ----
@@ -172,7 +147,7 @@ def _copy(base: sqlite3.Connection, path: str) -> None:
         os.rename(unfinished, path)
     finally:
         Path(unfinished).unlink(missing_ok=True)
-    _sync_folder(path)
+    sync_folder(path)
 
 
 def _update(base: sqlite3.Connection, version: int) -> None:
@@ -204,56 +179,13 @@ def _to_version2(base: sqlite3.Connection) -> None:
     base.execute("create index messages_by_place on messages (start_ns, point, bytes)")
 
 
-def _save(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> int:
-    """Copy the rows of a table from its beginning, and after a damaged place from its end."""
-    try:
-        there = {row[1] for row in old.execute(f"pragma table_info({table})")}  # an older version has fewer
-    except sqlite3.Error:
-        return 0
-    columns = [row[1:6:4] for row in new.execute(f"pragma table_info({table})") if row[1] in {*there, "crc"}]
-    names = ", ".join(name for name, _ in columns)
-    read = names if "crc" in there else names.replace("crc", str(UNCHECKED))
-    key = [name for name, place in sorted(columns, key=lambda one: one[1]) if place]
-    places = [[name for name, _ in columns].index(name) for name in key]
-    put = f"insert or ignore into {table} ({names}) values ({', '.join('?' * len(columns))})"
-    saved = 0
-    for order, beyond in (("asc", ">"), ("desc", "<")):
-        query = f"select {read} from {table}"
-        in_order = f"order by {', '.join(f'{name} {order}' for name in key)}"
-        batch: list[tuple[Any, ...]] = []
-        broken = False
-        try:
-            for row in old.execute(f"{query} {in_order}"):
-                batch.append(row)
-                if len(batch) > _BATCH:
-                    saved += _put(new, put, batch)
-                    batch = batch[-1:]  # its key is where to go on
-        except sqlite3.Error:
-            broken = True
-            with suppress(sqlite3.Error):  # Python reads a row ahead: it has not given the last one that is whole
-                after = [batch[-1][place] for place in places] if batch else []
-                where = f"where ({', '.join(key)}) {beyond} ({', '.join('?' * len(key))})" if batch else ""
-                batch += old.execute(f"{query} {where} {in_order} limit 1", after).fetchall()
-        saved += _put(new, put, batch)
-        if not broken:
-            break
-    return saved
-
-
-def _put(new: sqlite3.Connection, put: str, rows: list[tuple[Any, ...]]) -> int:
-    """Store rows in a transaction; returns how many were not there."""
-    new.execute("begin")
-    saved = sum(new.execute(put, row).rowcount for row in rows)
-    new.execute("commit")
-    return saved
-
-
-def _text(data: bytes) -> str:
+def as_text(data: bytes) -> str:
     """Text as it is stored; a flipped bit must not stop reading."""
     return data.decode(errors="replace")
 
 
-def _sync_folder(path: str) -> None:
+def sync_folder(path: str) -> None:
+    """Flush what the folder of a file has on disk: names."""
     folder = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

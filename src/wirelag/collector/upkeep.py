@@ -25,7 +25,8 @@ class Upkeep:
         self._store, self._health, self._counted = store, health, counted
         self._doubt: Exception | None = None  # an error that may mean damage
         self._rescue_s = 0.0  # not before
-        self._unrescued = ""  # why the last attempt failed
+        self._unrescued = ""  # why the last attempt failed,
+        self._unchecked = ""  # and the last check
         counted.update(dict.fromkeys(ALERTED, 0))  # Prometheus sees no increase of what was not there before
         if store.rescued is not None:
             self._counted["store rescued"] += 1
@@ -81,16 +82,24 @@ class Upkeep:
         _say(done)
         return True
 
-    def check(self) -> None:
-        """Look for damage in all of the store, also in parts that are never read: the worker then rescues it."""
+    def check(self) -> bool:
+        """Look for damage in all of the store, also in parts that are never read: the worker then rescues it.
+
+        Returns False if it could not be checked, as without file descriptors.
+        """
         try:
             self._store.check()
         except self._store.errors as error:
             self._counted["store check failed"] += 1
-            _say(f"{self._store.path}: the check of all pages failed ({error})")
             self.doubt(error)
-        else:
-            self._counted["store checked"] += 1
+            damaged, why = self._store.is_damage(error), str(error)
+            if damaged or self._unchecked != why:
+                _say(f"{self._store.path}: the check of all pages failed ({why})")
+            self._unchecked = why
+            return damaged
+        self._unchecked = ""
+        self._counted["store checked"] += 1
+        return True
 
     def prune(self, now_ns: int) -> None:
         """Delete what is past its retention, and what does not fit; not while the store may be damaged."""

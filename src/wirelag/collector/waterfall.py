@@ -43,7 +43,9 @@ def waterfall(
             continue
         # Loss is that of the intervals with known loss.
         known = {"sent": tally.loss_sent, "lost": max(0, round(tally.lost)) if tally.loss_sent else None}
-        figures = figures_of(tally.to_json(0, 1, True) | known | {"samples": tally.moments.used}, BOUND)
+        floor = None if tally.min_ns is None else tally.min_ns / 1e9  # of the sample, if single delays are not known
+        more = known | {"samples": tally.moments.used, "floor": floor}
+        figures = figures_of(tally.to_json(0, 1, True) | more, BOUND)
         if figures.mean is not None:
             reports[segment] = SegmentReport(segment, name, tally.estimator, figures)
     cover = Cover(topology, reports, upgraded)

@@ -1,121 +1,192 @@
-"""The balancer in the kernel (bpf/balance.bpf.c): loading, pinning, takeover, control and reading.
+"""Balancers in the kernel (bpf/balance.bpf.c, one for each service): loading, pinning, takeover.
 
 Law: link and maps are pinned in bpffs, so packets keep flowing if the process dies. The next process with the same
-service and sizes finds all connections, the last table and the names of its backends there, and replaces the old
-program with its own atomically. One process controls it at a time. Without pins everything ends with the process.
+services and sizes finds all connections, the last tables and the names of backends there, and replaces the old programs
+with its own atomically. One process controls them at a time. Without pins everything ends with the process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
 import socket
 import struct
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.ebpf import bpf
+from wirelag.ebpf import balance_pins as pinning
 from wirelag.ebpf.balance_maps import (
-    ABI,
     GROUP,
-    MAPS,
+    GUE_PORT,
     MEASURES,
     NO_BACKEND,
-    SETTINGS,
+    PROTOCOLS,
     TABLES,
     UNCONFIRMED,
     Balancer,
+    halves,
     prepare,
     wanted_settings,
 )
-from wirelag.ebpf.bpf import Link, Map
-from wirelag.ebpf.dataplane import Dataplane, shapes
+from wirelag.ebpf.bpf import Link, Map, Program
+from wirelag.ebpf.dataplane import Dataplane
 from wirelag.ebpf.service import Measured, Service
 from wirelag.errors import WirelagError
 
 
-def open_balancer(
-    service: Service,
-    interface: str,
-    *,
-    table_size: int,
-    connections: int,
-    most_backends: int,
-    idle_ns: int,
-    pins: str | None,
-    closing_ns: int = 5_000_000_000,
-    epoch_ns: int = 500_000_000,
-    fewest: int = 4,
-    most_new: int | None = None,
-    secret: str = "",
-    method: Measured = "auto",
-) -> Balancer:
-    """Load and pin it, or take over what is pinned there. `connections`: slots, rounded up to a power of two.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A service to balance. `connections`: slots, rounded up to a power of two.
 
     `most_new`: connections per second that are remembered; `secret`: the same for balancers side by side; `method`:
-    how latency is measured. Connections that another method measured are kept, and measured anew.
-
-    Without `pins` it is new, and ends when it is closed or its process ends in any way.
+    how latency is measured. Connections that another method measured are kept, and measured anew. `mtu`: of packets in
+    tunnels, if not that of the interface.
     """
-    if most_backends >= NO_BACKEND:
-        raise WirelagError(f"{most_backends} backends are too many: the limit is {NO_BACKEND - 1}")
-    groups = 1 << max(0, (connections - 1).bit_length() - 3)
-    sizes = {
-        "maglev": TABLES * table_size,
-        "backends": most_backends,
-        "tallies": most_backends,
-        "groups": groups,
-        "connections": GROUP * groups,
-        "openings": UNCONFIRMED * groups,
-    }
+
+    name: str = "service"
+    service: Service
+    table_size: int
+    connections: int
+    most_backends: int
+    idle_ns: int
+    closing_ns: int = 5_000_000_000
+    epoch_ns: int = 500_000_000
+    fewest: int = 4
+    most_new: int | None = None
+    secret: str = ""
+    method: Measured = "auto"
+    mtu: int | None = None
+    gue_port: int = GUE_PORT
+
+    @property
+    def groups(self) -> int:
+        """Groups of slots."""
+        return 1 << max(0, (self.connections - 1).bit_length() - 3)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Entries by map."""
+        if self.most_backends >= NO_BACKEND:
+            raise WirelagError(f"{self.most_backends} backends are too many: the limit is {NO_BACKEND - 1}")
+        return {
+            "maglev": TABLES * self.table_size,
+            "backends": self.most_backends,
+            "tallies": self.most_backends,
+            "groups": self.groups,
+            "connections": GROUP * self.groups,
+            "openings": UNCONFIRMED * self.groups,
+        }
+
+    def settings(self, mtu: int) -> npt.NDArray[np.void]:
+        """Settings of its program."""
+        return wanted_settings(
+            self.service,
+            self.table_size,
+            self.groups,
+            self.idle_ns,
+            self.closing_ns,
+            self.epoch_ns,
+            self.fewest,
+            self.most_new,
+            self.secret,
+            self.mtu or mtu,
+            self.gue_port,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Balancers:
+    """The balancers of one interface, in the order of their services."""
+
+    services: tuple[Balancer, ...]
+    description: str
+    gone: tuple[str, ...]  # services that were balanced before, and are not any more
+
+    def close(self, leave: bool) -> None:
+        """End; with `leave`, traffic keeps flowing through them, else all of it passes again."""
+        self.services[0].close(leave)
+
+
+def open_balancer(service: Service, interface: str, *, pins: str | None, **wanted: Any) -> Balancer:
+    """The balancer of a single service; see Wanted."""
+    return open_balancers([Wanted(service=service, **wanted)], interface, pins).services[0]
+
+
+def open_balancers(wanted: Sequence[Wanted], interface: str, pins: str | None) -> Balancers:
+    """Load and pin them, or take over what is pinned there.
+
+    Without `pins` all is new, and ends when it is closed or its process ends in any way.
+    """
     folder = Path(pins) if pins else None
-    with contextlib.ExitStack() as held:
+    with ExitStack() as held:
         if folder:
-            held.callback(os.close, _lock(folder))
-            held.callback(_remove_empty, folder)
-        index, mac = _interface(interface)
-        wanted = wanted_settings(service, table_size, groups, idle_ns, closing_ns, epoch_ns, fewest, most_new, secret)
-        old, link = _pinned(folder, sizes, wanted, index) if folder else ({}, None)
-        for one in old.values():
-            held.callback(one.close)
+            held.callback(os.close, pinning.lock(folder))
+            held.callback(pinning.leave, folder)
+        index, mac, mtu = _interface(interface)
+        known, link = pinning.pinned_link(folder, index) if folder else (False, None)
         if link is not None:
             held.callback(link.close)
-        constants = {"measures": MEASURES[method]}
-        plane = held.enter_context(
-            Dataplane("balance", sizes=sizes if not old else {}, shared=old, constants=constants)
-        )
-        try:
-            prepare(plane.maps, wanted, mac, new=not old)
-        except OSError as error:
-            where = folder or interface
-            raise WirelagError(f"{where}: its maps cannot be shared ({error.strerror}): use smaller sizes") from None
-        words = "taken over" if old else ""
-        if link is None:
-            link = (
-                _attached(plane, interface)
-                if folder is None
-                else _attached_and_pinned(plane, folder, interface, not old)
-            )
-            held.callback(link.close)
-            words = f"{link.mode}, {words}" if old else link.mode
-        else:
+        settings = [one.settings(mtu) for one in wanted]
+        found = [
+            pinning.pinned_maps(folder, one.name, one.sizes, made) if folder and known else {}
+            for one, made in zip(wanted, settings, strict=True)
+        ]
+        for one_map in [each for maps in found for each in maps.values()]:
+            held.callback(one_map.close)
+        planes = [_loaded(one, old, held) for one, old in zip(wanted, found, strict=True)]
+        new = [one.name for one, old in zip(wanted, found, strict=True) if not old]
+        for plane, made, old in zip(planes, settings, found, strict=True):
             try:
-                link.update(plane.programs["wl_balance"])
+                prepare(plane.maps, made, mac, new=not old)
             except OSError as error:
-                raise WirelagError(f"{interface}: cannot install our program ({error.strerror})") from None
+                where = folder or interface
+                text = f"{where}: its maps cannot be shared ({error.strerror}): use smaller sizes"
+                raise WirelagError(text) from None
+        front = _front(wanted, planes, held)
+        root = planes[0].programs["wl_balance"] if front is None else front.programs["wl_services"]
+        words = "taken over" if known else ""
+        try:
+            if folder:
+                for one, plane in zip(wanted, planes, strict=True):
+                    if one.name in new:
+                        pinning.pin_maps(folder, one.name, plane.maps)
+                if front is not None:
+                    (folder / pinning.NEW_PROGRAMS).unlink(missing_ok=True)
+                    front.maps["programs"].pin(folder / pinning.NEW_PROGRAMS)
+            if link is None:
+                link = _attached(root, interface)
+                held.callback(link.close)
+                words = f"{link.mode}, {words}" if known else link.mode
+                if folder:  # last: if it exists, everything does
+                    (folder / "link").unlink(missing_ok=True)  # left by an interface that is gone
+                    link.pin(folder / "link")
+            else:
+                link.update(root)
+        except BaseException as error:
+            _take_back(folder, known, new)
+            if isinstance(error, OSError):
+                raise WirelagError(f"{folder or interface}: cannot install our program ({error.strerror})") from None
+            raise
+        gone = _tidied(folder, [one.name for one in wanted], front) if folder else ()
         kept = held.pop_all()
 
     def end(leave: bool) -> None:
         if folder and not leave:
-            _unpin(folder)
+            pinning.unpin(folder)
         kept.close()
 
     pinned = f"pinned in {folder}" if folder else "not pinned: it ends with this process"
-    return Balancer(plane.maps, mac, f"XDP at {interface} ({words}), {pinned}", link.alive, end)
+    text = f"XDP at {interface} ({words}), {pinned}"
+    alive = link.alive
+    services = tuple(Balancer(plane.maps, mac, text, alive, end) for plane in planes)
+    return Balancers(services, text, gone)
 
 
 def problems(interface: str, pins: str | None) -> list[str]:
@@ -127,7 +198,7 @@ def problems(interface: str, pins: str | None) -> list[str]:
         found.append(str(error))
     try:
         if pins:
-            _need_bpffs(Path(pins))
+            pinning.need_bpffs(Path(pins))
     except WirelagError as error:
         found.append(str(error))
     return found
@@ -136,130 +207,57 @@ def problems(interface: str, pins: str | None) -> list[str]:
 def remove_balancer(pins: str) -> bool:
     """Remove what is pinned there, of any version and wherever attached; return whether there was anything."""
     folder = Path(pins)
-    with contextlib.ExitStack() as held:
-        held.callback(os.close, _lock(folder))
-        held.callback(_remove_empty, folder)
-        found = any((folder / name).exists() for name in ("link", *MAPS))
+    with ExitStack() as held:
+        held.callback(os.close, pinning.lock(folder))
+        held.callback(pinning.leave, folder)
         try:
-            _unpin(folder)
+            return pinning.unpin(folder)
         except OSError as error:
             raise WirelagError(f"{folder}: cannot remove what is there ({error.strerror}): run as root") from None
-    return found
 
 
-def _interface(name: str) -> tuple[int, bytes]:
-    """The index and the MAC address of an interface."""
+def _interface(name: str) -> tuple[int, bytes, int]:
+    """The index, the MAC address and the MTU of an interface."""
     with socket.socket() as any_socket:
         try:
             index = socket.if_nametoindex(name)
             answer = fcntl.ioctl(any_socket, 0x8927, struct.pack("16s16x", name.encode()))  # SIOCGIFHWADDR
+            sizes = fcntl.ioctl(any_socket, 0x8921, struct.pack("16s16x", name.encode()))  # SIOCGIFMTU
         except OSError:
             raise WirelagError(f"{name}: there is no such interface; `ip link` lists them") from None
     mac = answer[18:24]
     if not any(mac):
         raise WirelagError(f"{name}: has no MAC address, so it cannot forward frames")
-    return index, mac
+    return index, mac, struct.unpack_from("=i", sizes, 16)[0]
 
 
-# ---- pins ----
+def _loaded(one: Wanted, old: dict[str, Map], held: ExitStack) -> Dataplane:
+    """The program of a service, with its maps from before if there are any."""
+    sizes, constants = one.sizes if not old else {}, {"measures": MEASURES[one.method]}
+    return held.enter_context(Dataplane("balance", sizes=sizes, shared=old, constants=constants))
 
 
-def _need_bpffs(folder: Path) -> None:
-    try:
-        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    except PermissionError:
-        raise WirelagError(f"{folder}: permission denied: run as root") from None
-    if not _is_bpffs(there):
-        out = "mount it (mount -t bpf bpf /sys/fs/bpf), or set pins = false: the balancer then ends with its process"
-        raise WirelagError(f"{folder}: pins must be in bpffs: {out}")
+def _front(wanted: Sequence[Wanted], planes: Sequence[Dataplane], held: ExitStack) -> Dataplane | None:
+    """The program that finds the service of a packet; none if there is only one."""
+    if len(wanted) == 1:
+        return None
+    front = held.enter_context(Dataplane("services"))
+    for number, (one, plane) in enumerate(zip(wanted, planes, strict=True)):
+        front.maps["programs"].update(number, plane.programs["wl_balance"])
+        high, low = halves(one.service.address)
+        protocol = PROTOCOLS[one.service.protocol]
+        keys = [(port, protocol) for port in one.service.ports or (0,)]
+        if not any(other.service.address == one.service.address for other in wanted[:number]):
+            keys.append((0, 0))  # what has no port
+        for port, kind in keys:
+            front.maps["services"].update(struct.pack("<QQII", high, low, port, kind), struct.pack("<I", number))
+    return front
 
 
-def _lock(folder: Path) -> int:
-    """Lock the folder for one process; only in bpffs, so that nothing else is ever removed from it."""
-    _need_bpffs(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise WirelagError(f"{folder}: cannot pin there ({error.strerror}): run as root, or change its owner") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise WirelagError(f"{folder}: another process steers this balancer; stop it first") from None
-    return lock
-
-
-def _is_bpffs(path: Path) -> bool:
-    device = path.stat().st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
-        place, _, kind = line.partition(" - ")
-        if place.split()[2] == number and kind.split()[0] == "bpf":
-            return True
-    return False
-
-
-def _pinned(
-    folder: Path, sizes: dict[str, int], wanted: npt.NDArray[np.void], index: int
-) -> tuple[dict[str, Map], Link | None]:
-    """What can be taken over, unless it does not fit; no link if its interface is gone.
-
-    A start that failed before its link was pinned is removed. Nothing else is changed.
-    """
-    if not (folder / "link").exists():
-        _unpin(folder)
-        return {}, None
-    out = "; --remove ends that one and its connections"
-    with contextlib.ExitStack() as opened:
-        try:
-            link = Link.pinned(folder / "link")
-            opened.callback(link.close)
-            maps = {}
-            for name in MAPS:
-                maps[name] = Map.pinned(folder / name)
-                opened.callback(maps[name].close)
-            # struct bpf_link_info: type, id, program, padding, the interface
-            (at,) = struct.unpack_from("<I", bpf.info(link.fd, 64), 16)
-            problem = _misfit(maps, sizes, wanted)
-        except OSError as error:
-            raise WirelagError(f"{folder}: cannot take over what is pinned there ({error.strerror}){out}") from None
-        if problem:
-            raise WirelagError(f"{folder}: the balancer there {problem}{out}")
-        if at not in (0, index):
-            raise WirelagError(f"{folder}: the balancer there is at another interface{out}")
-        opened.pop_all()
-    if not at:
-        link.close()
-    return maps, link if at else None
-
-
-def _misfit(maps: dict[str, Map], sizes: dict[str, int], wanted: npt.NDArray[np.void]) -> str:
-    """Why these maps do not fit; empty if they do."""
-    for name, shape in shapes("balance").items():
-        if name in maps:
-            one = maps[name]
-            if (one.kind, one.key_size, one.value_size) != (shape.kind, shape.key_size, shape.value_size):
-                return "is of another version of wirelag"
-            if name not in sizes and one.entries != shape.entries:
-                return "is of another version of wirelag"
-    found = maps["settings"].memory().view(SETTINGS)
-    if found["abi"][0] != ABI:
-        return "is of another version of wirelag"
-    for name, size in sizes.items():
-        if maps[name].entries != size:
-            return f"has {maps[name].entries} {name}, not {size}"
-    if any((found[name] != wanted[name]).any() for name in ("vip_high", "vip_low", "ports", "protocol", "any_port")):
-        return "has another service"
-    if found["table_seed"][0] != wanted["table_seed"][0]:
-        return "has another table.secret"
-    return ""
-
-
-def _attached(plane: Dataplane, interface: str) -> Link:
+def _attached(program: Program, interface: str) -> Link:
     """Attach the program to its interface."""
     try:
-        return plane.programs["wl_balance"].attach_xdp(interface)
+        return program.attach_xdp(interface)
     except OSError as error:
         if error.errno == errno.EBUSY:
             out = f"stop or --remove that balancer, if it is one; `ip link set {interface} xdp off` detaches others"
@@ -267,29 +265,26 @@ def _attached(plane: Dataplane, interface: str) -> Link:
         raise WirelagError(f"{interface}: cannot attach ({error.strerror})") from None
 
 
-def _attached_and_pinned(plane: Dataplane, folder: Path, interface: str, new: bool) -> Link:
-    """Attach and pin. The link is pinned last: if it exists, everything does."""
-    try:
-        for name in MAPS if new else ():
-            plane.maps[name].pin(folder / name)
-        link = _attached(plane, interface)
-        (folder / "link").unlink(missing_ok=True)  # left by an interface that is gone
-        link.pin(folder / "link")
-    except BaseException as error:
-        if new:
-            _unpin(folder)
-        if isinstance(error, OSError):
-            raise WirelagError(f"{folder}: cannot pin there ({error.strerror})") from None
-        raise
-    return link
+def _take_back(folder: Path | None, known: bool, new: Sequence[str]) -> None:
+    """Remove what a start that fails has pinned; what was there before stays."""
+    if folder is None:
+        return
+    if not known:
+        pinning.unpin(folder)
+        return
+    for name in new:
+        pinning.unpin_service(folder, name)
+    (folder / pinning.NEW_PROGRAMS).unlink(missing_ok=True)
 
 
-def _unpin(folder: Path) -> None:
-    """Remove our pins."""
-    for name in ("link", *MAPS):  # the link first: packets pass before anything else is removed
-        (folder / name).unlink(missing_ok=True)
-
-
-def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+def _tidied(folder: Path, names: Sequence[str], front: Dataplane | None) -> tuple[str, ...]:
+    """Remove the pins of what was replaced; return the services that are gone."""
+    if front is not None:
+        os.replace(folder / pinning.NEW_PROGRAMS, folder / pinning.PROGRAMS)
+    else:
+        for name in (pinning.PROGRAMS, pinning.NEW_PROGRAMS):
+            (folder / name).unlink(missing_ok=True)
+    gone = [name for name in pinning.pinned_services(folder) if name not in names]
+    for name in gone:
+        pinning.unpin_service(folder, name)
+    return tuple(gone)

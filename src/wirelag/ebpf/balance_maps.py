@@ -1,7 +1,8 @@
 """The maps that the balancer's program (bpf/balance.bpf.c) and user space share: writing and reading.
 
 Law: neither side ever waits for the other. There are three Maglev tables: the unused one is filled, then one word
-switches to it; the third is that of before weights began to move. A backend's MAC address is one word, too.
+switches to it; the third is that of before weights began to move. A backend's MAC address is one word, too, with
+marks that say how it is reached: of its two tunnels the unused one is written first.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ import numpy.typing as npt
 
 from wirelag.capture import ktime
 from wirelag.ebpf.bpf import Map
-from wirelag.ebpf.service import Backend, Counts, Reading, Service, Table
+from wirelag.ebpf.service import Backend, Counts, Reading, Service, Table, Via, Way
 from wirelag.errors import WirelagError
 
-ABI: Final = 5  # version of everything pinned; another one is not taken over
+ABI: Final = 6  # version of everything pinned; another one is not taken over
 NO_BACKEND: Final = 0xFFFF
 GROUP: Final = 8
 TAKEN: Final = 1  # a slot of the connection table that is being filled
 SEEN_SHIFT: Final = 24
 PACE_SHIFT: Final = 3  # new connections are limited in each 2^3 of these units
 DOWN: Final = 1 << 48  # beside a backend's MAC address
+OTHER_TUNNEL: Final = 1 << 49  # the second of its tunnels is in use
+VIAS: Final[Mapping[Via, int]] = {"l2": 0, "ipip": 1 << 50, "gue": 1 << 51}
 UNCONFIRMED: Final = 4  # places for unconfirmed connections, for each of a confirmed one
 TABLES: Final = 3
 STABLE_NS: Final = 10_000_000_000  # a Maglev table in use for this long is what connections were opened with
@@ -37,12 +40,13 @@ MOST_PORTS: Final = 8
 NAME_BYTES: Final = 64
 ADDRESS_BYTES: Final = 48
 PROTOCOLS: Final = {"tcp": 6, "udp": 17}
+GUE_PORT: Final = 6080
 MEASURES: Final = {"nothing": 0, "auto": 1, "modes": 2}  # the constant `measures` of the program
 MAPS: Final = ("settings", "maglev", "backends", "tallies", "faults", "groups", "connections", "openings", "paces")
 MAPPED: Final = ("settings", "maglev", "backends", "groups", "connections", "openings")
 FAULTS: Final = (
     *("table_full", "unserved", "orphaned", "busy", "fragments", "malformed"),
-    *("unknown", "limited", "pushed_out"),
+    *("unknown", "limited", "pushed_out", "too_long", "unsent"),
 )
 
 # The program's own structures.
@@ -54,10 +58,14 @@ SETTINGS: Final = np.dtype(
         *(("table_size", "<u4"), ("group_mask", "<u4"), ("idle", "<u4"), ("closing", "<u4")),
         *(("settled", "<u4"), ("opening_mask", "<u4"), ("most_new", "<u4")),
         *(("previous", "<u4"), ("changed", "<u4"), ("kept", "<u4")),
+        *(("mtu", "<u4"), ("gue_port", "<u2"), ("spare2", "<u2")),
         *(("epoch_ns", "<i8"), ("gap_ns", "<i8"), ("fewest", "<u4"), ("literal", "u1"), ("spare", "u1", 3)),
     ]
 )
-BACKEND: Final = np.dtype([("mac", "<u8"), ("name", f"S{NAME_BYTES}"), ("address", f"S{ADDRESS_BYTES}")])
+TUNNEL: Final = np.dtype([("to_high", "<u8"), ("to_low", "<u8"), ("from_high", "<u8"), ("from_low", "<u8")])
+BACKEND: Final = np.dtype(
+    [("mac", "<u8"), ("name", f"S{NAME_BYTES}"), ("address", f"S{ADDRESS_BYTES}"), ("tunnels", TUNNEL, 2)]
+)
 CONNECTION: Final = np.dtype(
     [
         *(("busy", "<u4"), ("seen", "<u4"), ("backend", "<u2"), ("closed", "u1"), ("method", "u1"), ("since", "<u4")),
@@ -103,16 +111,7 @@ class Balancer:
 
     def backends(self) -> tuple[Backend, ...]:
         """The known backends; after a takeover, those from before."""
-        known = self._backends[list(self._slots().values())]
-        return tuple(
-            Backend(
-                one["name"].decode(),
-                one["address"].decode(),
-                int(one["mac"]).to_bytes(8, "little")[:6],
-                bool(int(one["mac"]) & DOWN),
-            )
-            for one in known
-        )
+        return tuple(map(_backend, self._backends[list(self._slots().values())]))
 
     def table(self) -> Table | None:
         """The table in use; None if there is none yet."""
@@ -122,7 +121,7 @@ class Balancer:
     def set_backends(self, backends: Sequence[Backend]) -> dict[str, int]:
         """Set the backends that may get packets; return their slots. A name keeps its slot; others get nothing."""
         for one in backends:
-            if len(one.name.encode()) > NAME_BYTES or len(one.mac) != 6 or not any(one.mac):
+            if len(one.name.encode()) > NAME_BYTES or len(one.way.mac) != 6 or not any(one.way.mac):
                 raise WirelagError(f"backend {one.name}: a name has at most {NAME_BYTES} bytes, a MAC address 6, not 0")
         if len(backends) > len(self._backends):
             raise WirelagError(f"{len(backends)} backends, but only {len(self._backends)} fit; allow more")
@@ -137,9 +136,21 @@ class Balancer:
                 self._before[number] = self._tally(number)
                 self._backends["name"][number] = one.name.encode()
             self._backends["address"][slots[one.name]] = one.address.encode()
-            mac = int.from_bytes(one.mac, "little") | (DOWN if one.down else 0)
-            self._backends["mac"][slots[one.name]] = mac
+            word = int.from_bytes(one.way.mac, "little") | (DOWN if one.down else 0) | VIAS[one.via]
+            self._backends["mac"][slots[one.name]] = word | self._tunnel(slots[one.name], one)
         return {one.name: slots[one.name] for one in backends}
+
+    def _tunnel(self, number: int, one: Backend) -> int:
+        """Write its tunnel; return the mark of the one to use. A tunnel in use is not changed."""
+        if one.via == "l2":
+            return 0
+        used = int(self._backends["mac"][number]) & OTHER_TUNNEL
+        tunnels = self._backends["tunnels"][number]
+        wanted = np.array((*halves(one.address), *halves(one.way.source)), TUNNEL)
+        if tunnels[1 if used else 0] == wanted:
+            return used
+        tunnels[0 if used else 1] = wanted
+        return OTHER_TUNNEL ^ used
 
     def set_table(self, table: Table, now_ns: int | None = None) -> None:
         """Set, atomically, where new connections go. `now_ns`: on the clock of packets."""
@@ -261,15 +272,15 @@ def wanted_settings(
     fewest: int,
     most_new: int | None = None,
     secret: str = "",
+    mtu: int = 1500,
+    gue_port: int = GUE_PORT,
 ) -> npt.NDArray[np.void]:
-    """Settings of a new program; `groups` is a power of two, `most_new` per second."""
+    """Settings of a new program; `groups` is a power of two, `most_new` per second, `mtu` for tunnels."""
     if len(service.ports) > MOST_PORTS:
         raise WirelagError(f"{len(service.ports)} ports: at most {MOST_PORTS} can be served; name none to serve all")
-    address = ipaddress.ip_address(service.address)
-    number = int(address) | (0xFFFF << 32 if address.version == 4 else 0)
     s = np.zeros(1, SETTINGS)
     s["abi"], s["seed"] = ABI, int.from_bytes(os.urandom(8), "little")
-    s["vip_high"], s["vip_low"] = number >> 64, number & (1 << 64) - 1
+    s["vip_high"], s["vip_low"] = halves(service.address)
     s["ports"][0] = np.resize(service.ports or (0,), MOST_PORTS)
     s["protocol"], s["any_port"] = PROTOCOLS[service.protocol], not service.ports
     s["table_size"], s["group_mask"] = table_size, groups - 1
@@ -278,6 +289,7 @@ def wanted_settings(
     s["table_seed"] = int.from_bytes(hashlib.blake2b(secret.encode(), digest_size=8).digest(), "little")
     s["settled"], s["opening_mask"] = SETTLED_NS >> SEEN_SHIFT, UNCONFIRMED * groups - 1
     per_second = GROUP * groups // 8 if most_new is None else most_new
+    s["mtu"], s["gue_port"] = mtu, gue_port
     s["most_new"] = max(1, (per_second << SEEN_SHIFT + PACE_SHIFT) // 10**9)
     return s
 
@@ -290,10 +302,29 @@ def prepare(maps: Mapping[str, Map], wanted: npt.NDArray[np.void], mac: bytes, n
     if new:
         maps["maglev"].memory().view("<u2")[::4] = NO_BACKEND
         here[0] = wanted[0]
-    for name in ("idle", "closing", "epoch_ns", "fewest", "most_new"):
+    for name in ("idle", "closing", "epoch_ns", "fewest", "most_new", "mtu", "gue_port"):
         here[name] = wanted[name]
     if here["mac"].any():  # the interface may have a new one
         here["mac"][0] = np.frombuffer(mac, np.uint8)
+
+
+def halves(text: str) -> tuple[int, int]:
+    """An address as the program has it; one of IPv4 is mapped."""
+    address = ipaddress.ip_address(text)
+    number = int(address) | (0xFFFF << 32 if address.version == 4 else 0)
+    return number >> 64, number & (1 << 64) - 1
+
+
+def _backend(one: np.void) -> Backend:
+    """A backend as it is in its map."""
+    word = int(one["mac"])
+    tunnel = one["tunnels"][1 if word & OTHER_TUNNEL else 0]
+    source = int(tunnel["from_high"]) << 64 | int(tunnel["from_low"])
+    mapped = source >> 32 == 0xFFFF
+    text = str(ipaddress.IPv4Address(source & 0xFFFFFFFF) if mapped else ipaddress.IPv6Address(source))
+    via: Via = next((name for name, mark in VIAS.items() if word & mark), "l2")
+    way = Way(word.to_bytes(8, "little")[:6], text if via != "l2" else "")
+    return Backend(one["name"].decode(), one["address"].decode(), way, bool(word & DOWN), via)
 
 
 def _units(now_ns: int) -> np.uint32:

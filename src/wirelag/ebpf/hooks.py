@@ -1,22 +1,20 @@
 """A meter's programs at an interface: XDP for incoming packets, tc for outgoing ones, with the same maps.
 
-Law: intervals have two sides (bpf/turn.h). While the kernel fills one, `ended` yields the other and empties it; an
-interval that is not fetched before the next but one begins is lost, and its packets count as missed. All reads are from
-memory shared with the kernel: once it is open, no privilege is needed.
+Law: all reads are from memory shared with the kernel: once it is open, no privilege is needed. The programs' clock is
+never set; `keep_time` tells them what ours differs by.
 """
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag.capture.ktime import follow_clock
-from wirelag.capture.live import LiveStatistics
 from wirelag.ebpf.bpf import cpus
 from wirelag.ebpf.dataplane import Dataplane, check_interface
 from wirelag.errors import WirelagError
@@ -26,13 +24,8 @@ from wirelag.packets.intervals import Interval
 Direction = Literal["both", "in", "out"]
 
 BACK_NS: Final = 10**9  # a time that goes back by more than this means that the clock was set
+OWN: Final = (".rodata", "then", "decodings", "passings")  # maps that each program has for itself
 REASONS: Final = ("ok", "link_type", "not_ip", "cut", "malformed", "layers", "no_timestamp", "failed")
-TURN: Final = [("start_ns", "u8"), ("side", "u4"), ("refused", "u4"), ("name", "u8", 2), ("missed", "u8")]
-
-
-def counters_of(side: list[tuple[Any, ...]]) -> np.dtype[Any]:
-    """The counters of a CPU; `side` are a method's counters on each side of its interval."""
-    return np.dtype([*TURN, ("at", np.dtype(side), 2), ("skipped", "u8", len(REASONS)), ("failed", "u8")])
 
 
 def decoding(packet_id: PacketId | None, tunnels: bool) -> bytes:
@@ -58,38 +51,38 @@ class Hooks:
         then: str | None = None,
         replayed: bool | None = None,
     ) -> None:
-        """`sizes` are per CPU, except maps whose name begins with `slots`, which all CPUs share.
+        """`sizes` are entries by map; `counters` those of a CPU, which has `skipped` and `failed`.
 
         `replayed`: programs get the time from outside; the default is to do so if there is no interface.
         """
         self.interface, self.interval_ns = interface, interval_ns
         self.cpus = cpus()
         self.notes: list[str] = []
-        self._given_up = 0  # packets counted in intervals that can no longer be fetched
         self._planes: list[Dataplane] = []
-        every = {name: size if name.startswith("slots") else size * self.cpus for name, size in sizes.items()}
         told = {
             "interval_ns": interval_ns,
             "replayed": int(interface is None if replayed is None else replayed),
             "then_wanted": int(then is not None),
         }
         try:
-            self.plane = self._loaded(stem, {"counters": self.cpus, **every}, {**constants, **told})
-            memory = self.plane.maps["counters"].memory()
-            self.counters: npt.NDArray[Any] = memory.view(counters)
-            self.sides = {
-                name: self.plane.maps[name].memory().view(np.uint64).reshape(self.cpus * 2, -1)
-                for name in sizes
-                if not name.startswith("slots")
-            }
-            self._closed_ns = self.plane.variable("closed_ns").view(np.uint64)
+            self.plane = self._loaded(stem, {"counters": self.cpus, **sizes}, {**constants, **told})
+            self.counters: npt.NDArray[Any] = self.memory("counters", counters)
+            self.closed_ns = self.plane.variable("closed_ns").view(np.uint64)
             self._ahead_ns = self.plane.variable("ahead_ns").view(np.int64)
+            self.prepare()
             self.keep_time()
             if interface is not None:
                 self._attach(stem, interface, direction, then, {**constants, **told})
         except BaseException:
             self.close()
             raise
+
+    def prepare(self) -> None:
+        """Do what must be done between loading and attaching."""
+
+    def memory(self, name: str, kind: npt.DTypeLike = np.uint64) -> npt.NDArray[Any]:
+        """The values of a map that is shared with the kernel."""
+        return self.plane.maps[name].memory().view(kind)
 
     def _loaded(self, stem: str, sizes: Mapping[str, int], constants: Mapping[str, int | bytes]) -> Dataplane:
         self._planes.append(Dataplane(stem, sizes=sizes, constants=constants))
@@ -105,9 +98,7 @@ class Hooks:
             self.plane.run_then(then)
         # A loopback shows every packet twice: outgoing and incoming.
         if direction != "in" and interface != "lo":
-            shared = {
-                name: one for name, one in self.plane.maps.items() if name not in (".rodata", "then", "decodings")
-            }
+            shared = {name: one for name, one in self.plane.maps.items() if name not in OWN}
             egress = Dataplane(f"{stem}_egress", constants=constants, shared=shared)
             self._planes.append(egress)
             egress.attach_egress(program, interface)
@@ -126,9 +117,24 @@ class Hooks:
         """Follow our clock: the programs' clock is never set, ours may be. If it was set back, intervals start anew."""
         now_ns = time.time_ns()
         follow_clock(self._ahead_ns)
-        if self.interface is not None and now_ns < int(self._closed_ns[0]) - BACK_NS:
-            self._closed_ns[0] = 0
-            self._give_up_after(now_ns // self.interval_ns + 2)
+        if self.interface is not None and now_ns < int(self.closed_ns[0]) - BACK_NS:
+            self.closed_ns[0] = 0
+            self.give_up_after(now_ns // self.interval_ns + 2)
+
+    def give_up_after(self, name: int) -> None:
+        """Give up intervals of a time that will come again after a clock was set back: they would block it."""
+
+    def close_until(self, interval: Interval) -> int:
+        """Nothing more goes into intervals up to this one; return its number, from 1."""
+        name = interval.start_ns // self.interval_ns + 1
+        self.closed_ns[0] = max(int(self.closed_ns[0]), name * self.interval_ns)
+        self.keep_time()
+        return name
+
+    def skipped(self) -> dict[str, int]:
+        """Frames without a row, by reason."""
+        counts = self.counters["skipped"].sum(axis=0).tolist()
+        return {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
 
     def check(self) -> None:
         """Raise a WirelagError if the interface went down or is gone."""
@@ -141,40 +147,3 @@ class Hooks:
         self.plane.variable("replay_ns").view(np.uint64)[0] = time_ns
         (program,) = self.plane.programs.values()
         return program.run(frame).result
-
-    # ---- intervals ----
-
-    def ended(self, interval: Interval) -> Iterator[tuple[Any, int]]:
-        """The counters of each CPU for an interval that is over, and the number of its side; both are then emptied."""
-        name = interval.start_ns // self.interval_ns + 1
-        self._closed_ns[0] = max(int(self._closed_ns[0]), name * self.interval_ns)
-        self.keep_time()
-        for cpu, counted in enumerate(self.counters):
-            for side in range(2):
-                found = int(counted["name"][side])
-                if found == 0 or found > name:  # a late call leaves the side being filled alone
-                    continue
-                if found == name:
-                    yield counted["at"][side], cpu * 2 + side
-                else:  # it was not fetched in time
-                    self._given_up += int(counted["at"][side]["packets"])
-                self._empty(cpu, side)
-
-    def _empty(self, cpu: int, side: int) -> None:
-        counted = self.counters[cpu]
-        counted["at"][side] = np.zeros((), counted["at"].dtype)
-        for memory in self.sides.values():
-            memory[cpu * 2 + side] = 0
-        counted["name"][side] = 0
-
-    def _give_up_after(self, name: int) -> None:
-        """Give up intervals of a time that will come again after a clock was set back: they would block it."""
-        for cpu, side in np.argwhere(self.counters["name"] > name).tolist():
-            self._given_up += int(self.counters[cpu]["at"][side]["packets"])
-            self._empty(cpu, side)
-
-    def seen(self) -> LiveStatistics:
-        """All counts so far."""
-        missed = int(self.counters["missed"].sum()) + self._given_up
-        skipped = self.counters["skipped"].sum(axis=0).tolist()
-        return LiveStatistics(dropped=missed, skipped={r: n for r, n in zip(REASONS, skipped, strict=True) if n})

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 Table = npt.NDArray[np.int32]
 Measured = Literal["auto", "modes"]  # methods that the kernel has
+Via = Literal["l2", "ipip", "gue"]  # how packets reach a backend: its MAC address, or a tunnel to its address
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,22 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """The first step towards a backend: where frames go, and the outer source address if it is reached by a tunnel."""
+
+    mac: bytes
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Backend:
-    """A server, and the destination of frames for it."""
+    """A server, and how packets reach it."""
 
     name: str
     address: str  # its own address, not the service's
-    mac: bytes
+    way: Way
     down: bool = False  # it fails its health check
+    via: Via = "l2"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,12 @@ def estimator_class(name: str) -> Any:
     return getattr(import_module(f"wirelag.estimators.{name}"), name.capitalize())
 
 
+def load() -> None:
+    """Import all methods now: a program that runs out of file descriptors could not import one later."""
+    for name in NAMES:
+        estimator_class(name)
+
+
 def capabilities_of(name: Any) -> Capabilities | None:
     """What a method can do; None if the name is unknown, as in results of another version.
 

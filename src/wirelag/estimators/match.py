@@ -21,14 +21,18 @@ from wirelag import _kernels
 from wirelag.estimators.later import Later
 from wirelag.estimators.matchers import MATCHERS, matcher_bits
 from wirelag.estimators.protocol import Capabilities
-from wirelag.packets.batch import PacketBatch
+from wirelag.packets.batch import Block, PacketBatch
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
-from wirelag.synopses.samples import SampleBatch, Samples, Sink
+from wirelag.synopses.samples import LEGS, MIXED, SampleBatch, Samples, Sink
 
 if TYPE_CHECKING:
+    from wirelag.capture.undecoded import Records
     from wirelag.packets.grouping import Grouping
+    from wirelag.synopses.slowest import Slowest
 
+MOST_THREADS: Final = 16  # that decode and match records: each keeps samples and rows of its own
+_COUNTED: Final = ("evicted", "backwards", "too_long", "again")
 AUTO: Final = ("tcp", "dns", "ntp", "icmp", "quic-spin")
 
 
@@ -56,19 +60,64 @@ class Match:
         return samples.report("match", "round_trip")
 
 
+def _kernel_of(estimator: Match, threads: int) -> _kernels.Match:
+    """Its tables: half for connections, a quarter each for segments in flight and for requests waiting by id."""
+    return _kernels.Match(
+        matcher_bits(estimator.matchers),
+        estimator.first_copy,
+        max(8, estimator.memory // 2 // _kernels.CONNECTION_BYTES),
+        max(2, estimator.memory // 4 // _kernels.SEGMENT_BYTES),
+        max(8, estimator.memory // 4 // _kernels.WAITING_BYTES),
+        threads,
+    )
+
+
+class RecordsMeter:
+    """The same for records that are not decoded yet: threads decode and match them, each with samples of its own.
+
+    Law: the samples are those of a `MatchMeter`. Of the slowest, rows are decoded and handed to `slowest`.
+    """
+
+    def __init__(self, estimator: Match, slowest: Slowest, leg: str) -> None:
+        self.threads = min(estimator.cores, MOST_THREADS)
+        self._kernel = _kernel_of(estimator, self.threads)
+        self._slowest, self._legs = slowest, 1 << LEGS.index(leg) if leg in LEGS else 3
+        self._samples = [Samples() for _ in range(self.threads)]
+        self._tallies = [samples.tally() for samples in self._samples]
+        rows = _kernels.BATCH_ROWS
+        self._memory = np.empty(_kernels.BATCH_BYTES, np.uint8)
+        self._found = np.empty(rows, np.int64), np.empty(rows, np.uint8), np.empty(rows, np.uint8)
+        self.read = self._kernel.read  # a file, on all cores
+
+    def observe(self, records: Records) -> None:
+        """Decode and match records; what does not end in them stays."""
+        slowest = self._slowest
+        delays_ns, legs, kinds = self._found
+        records.start, examined, records.status, records.needed, slow = self._kernel.observe_records(
+            records.reader, records.data, records.start, records.stop, records.base, self._tallies,
+            slowest.most, self._legs, slowest.least_ns, self._memory, delays_ns, legs, kinds,
+        )  # fmt: skip
+        self._samples[0].packets += examined
+        if slow:
+            block = Block(records.name, records.base, records.data)
+            packets = PacketBatch.in_memory(self._memory, slow, (block,))
+            rows = np.arange(slow, dtype=np.uint32)
+            slowest.of_leg(MIXED, packets, SampleBatch(rows, delays_ns[:slow], legs[:slow], MATCHERS, kinds[:slow]))
+
+    def cut(self) -> Samples:
+        """All samples."""
+        whole = Samples()
+        for samples in self._samples:
+            whole.merge(samples)
+        whole.count(**{name: getattr(self._kernel, name) for name in _COUNTED})
+        return whole
+
+
 class MatchMeter:
     """Connections and packets in flight at one point, and samples since the last cut."""
 
     def __init__(self, estimator: Match) -> None:
-        # Half for connections, a quarter each for segments in flight and for requests waiting by id.
-        self._kernel = _kernels.Match(
-            matcher_bits(estimator.matchers),
-            estimator.first_copy,
-            max(8, estimator.memory // 2 // _kernels.CONNECTION_BYTES),
-            max(2, estimator.memory // 4 // _kernels.SEGMENT_BYTES),
-            max(8, estimator.memory // 4 // _kernels.WAITING_BYTES),
-            max(1, estimator.cores - estimator.later),
-        )
+        self._kernel = _kernel_of(estimator, max(1, estimator.cores - estimator.later))
         self._later = Later(self._add) if estimator.later and estimator.cores > 1 else None
         self._sinks = estimator.sinks
         self._samples = Samples()
@@ -107,7 +156,7 @@ class MatchMeter:
         if self._later is not None:
             self._later.finish()
         kernel = self._kernel
-        counted = Counter({name: getattr(kernel, name) for name in ("evicted", "backwards", "too_long", "again")})
+        counted = Counter({name: getattr(kernel, name) for name in _COUNTED})
         self._samples.count(**{name: n - self._counted[name] for name, n in counted.items()})
         samples, self._samples, self._counted = self._samples, Samples(), counted
         return samples

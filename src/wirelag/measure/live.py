@@ -238,6 +238,11 @@ class RoundTrips:
         self.lock = threading.Lock()  # held while the sums change
         self._meter = meter
         self._grouping = replace(groups, memory=max(LEAST_MEMORY, memory)).delays() if groups else None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Tell the meter of the grouping: one in the kernel gets no packets, but adds samples to it."""
+        self._meter.observe(PacketBatch.empty(), self._grouping)
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Take packets of the open interval."""
@@ -256,6 +261,7 @@ class RoundTrips:
             part.groups = partial(self._entries, found, leg)
             # Groups last one interval: a silent one costs nothing later.
             self._grouping = self._grouping.anew()
+            self._begin()
         with self.lock:
             self._add(samples)
             self.groups.add(part)

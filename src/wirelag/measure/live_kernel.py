@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wirelag.errors import SettingError
 from wirelag.measure.live import LiveMeasure, Responses, RoundTrips
 from wirelag.measure.response import ResponseSettings
+from wirelag.packets.filters import Filter
+from wirelag.units import many
 
 if TYPE_CHECKING:
+    from wirelag.ebpf.fridge import KernelFridge
     from wirelag.ebpf.source import KernelSource
+    from wirelag.measure.groups import Groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class InKernel:
     then: str | None  # XDP program to run after wirelag's
     memory: int  # memory for fridges
     response: ResponseSettings | None  # None: round trips
+    wanted: Filter = field(default_factory=Filter)  # of round trips
+    groups: Groups | None = None  # of round trips
 
 
 @dataclass
@@ -34,6 +40,20 @@ class Inside:
     source: KernelSource
     measure: LiveMeasure
     notes: list[str]
+
+
+class KernelRoundTrips(RoundTrips):
+    """Round trips that the kernel matches."""
+
+    def __init__(self, meter: KernelFridge, groups: Groups | None) -> None:
+        super().__init__(meter, "fridge", groups)
+        self._kernel = meter
+
+    def notes(self) -> list[str]:
+        """Lines under the final table."""
+        lost = self._kernel.in_no_group
+        more = [f"{many(lost, 'sample')} in no group: they came faster than they could be read"] if lost else []
+        return [*super().notes(), *more]
 
 
 def open_inside(asked: InKernel) -> Inside | str:
@@ -61,11 +81,19 @@ def _rtt(asked: InKernel) -> Inside:
         asked.interface,
         asked.interval_ns,
         tunnels=asked.tunnels,
+        wanted=asked.wanted,
+        grouped=asked.groups is not None,
         direction=asked.direction,  # type: ignore[arg-type]
         then=asked.then,
     )
-    source = KernelSource(asked.interface, statistics=meter.statistics, check=meter.hooks.check, close=meter.close)
-    return Inside(source, RoundTrips(meter, "fridge", None), list(meter.hooks.notes))
+    source = KernelSource(
+        asked.interface,
+        statistics=meter.statistics,
+        check=meter.hooks.check,
+        collect=meter.collect,
+        close=meter.close,
+    )
+    return Inside(source, KernelRoundTrips(meter, asked.groups), list(meter.hooks.notes))
 
 
 def _response(asked: InKernel, settings: ResponseSettings) -> Inside:

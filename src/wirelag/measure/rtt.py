@@ -6,13 +6,13 @@ A delay belongs to a leg: to the server and back, or to the client and back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, islice
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError
@@ -26,17 +26,20 @@ from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_o
 if TYPE_CHECKING:
     from wirelag.capture.source import Packets, PacketSource
     from wirelag.capture.table import Table
+    from wirelag.capture.undecoded import Records, Undecoded
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
     from wirelag.measure.group_order import Places
     from wirelag.measure.points import Progress
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
+    from wirelag.packets.intervals import Interval
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.synopses.connections import Connections
     from wirelag.synopses.group_delays import Group, GroupDelays
     from wirelag.synopses.samples import Figures, SampleBatch, Samples, Sink
+    from wirelag.synopses.slowest import Slowest
     from wirelag.synopses.timeline import Timeline
 
     _Legs = dict[str, Distribution]
@@ -264,8 +267,7 @@ def measure_rtt(
 
     timeline = Timeline(settings.interval_ns) if charts else None
     slowest = Slowest(0 if isinstance(packets, Listening) else settings.groups.slowest)
-    sinks: list[Sink] = [partial(slowest.of_leg, settings.ranked)] if slowest.most else []
-    sinks += [timeline.add] if timeline else []
+    sinks: list[Sink] = [timeline.add] if timeline else []
     with ExitStack() as stack:
         kept = None
         if samples is True:
@@ -278,7 +280,7 @@ def measure_rtt(
             from wirelag.measure.points import own_file
 
             sinks.append(stack.enter_context(SampleFile(own_file(samples, packets.names))).add)
-        result = _measured(packets, settings, sinks, progress)
+        result = _measured(packets, settings, slowest, sinks, progress)
     result.timeline, result.samples, result.slowest = timeline, kept, listed(slowest)
     result.subject, result.warnings = ", ".join(packets.names), list(packets.warnings)
     result.notes = with_groups(result.asked, result.broken) + result.notes
@@ -360,10 +362,44 @@ class _Entries:
         return Figures.of(self._no_delays)
 
 
-def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], progress: Progress) -> RttResult:
-    """All samples, those of each interval, and those of each group."""
+def _cuts(
+    packets: Packets,
+    settings: RttSettings,
+    slowest: Slowest,
+    sinks: Sequence[Sink],
+    grouping: GroupDelays | None,
+    progress: Progress,
+) -> Iterator[tuple[Interval, Samples]]:
+    """The samples of each interval; all of them, if no interval is asked for.
+
+    Where nobody else asks for packets, those of a plain file are decoded and matched at once, on all cores.
+    """
     from wirelag.capture.source import Listening
+    from wirelag.capture.undecoded import Undecoded, plain_file
+    from wirelag.estimators.match import Match, RecordsMeter
     from wirelag.measure.loop import cut
+    from wirelag.packets.intervals import Interval
+
+    estimator = settings.estimator(later=not isinstance(packets, Listening))
+    alone = isinstance(estimator, Match) and not sinks and grouping is None and settings.interval_ns is None
+    if isinstance(estimator, Match) and alone and (file := plain_file(packets)):
+        meter = RecordsMeter(estimator, slowest, settings.ranked)
+        shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
+        for records in shown(Undecoded(file, meter.read, meter.threads)):
+            meter.observe(records)
+        yield Interval(0, 0), meter.cut()
+        return
+    if slowest.most:
+        sinks = [partial(slowest.of_leg, settings.ranked), *sinks]
+    estimator = replace(estimator, sinks=tuple(sinks))
+    for when, (part,) in cut(estimator, {"tap": progress(packets)}, settings.interval_ns, grouping):
+        yield when, part
+
+
+def _measured(
+    packets: Packets, settings: RttSettings, slowest: Slowest, sinks: Sequence[Sink], progress: Progress
+) -> RttResult:
+    """All samples, those of each interval, and those of each group."""
     from wirelag.synopses.connections import Connections
     from wirelag.synopses.samples import Samples
 
@@ -380,9 +416,8 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
         into.add(batch, samples)
 
     sinks = [*sinks, keep] if whole is not None else sinks
-    estimator = replace(settings.estimator(later=not isinstance(packets, Listening)), sinks=tuple(sinks))
     total, intervals = Samples(), []
-    for when, (part,) in cut(estimator, {"tap": progress(packets)}, settings.interval_ns, grouping):
+    for when, part in _cuts(packets, settings, slowest, sinks, grouping, progress):
         total.merge(part)
         if settings.interval_ns:
             entry = entries.of("interval", format_time(when.start_ns), part, part_of)

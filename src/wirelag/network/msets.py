@@ -3,21 +3,25 @@
 Law: the segments are the plan's links and virtual links between two routers with an agent. References of a link go from
 port to port; those of a virtual link to the far router's own address, so that they take its route. While routes
 converge, old and new segments are measured, each once: a removed one ends after the overlap, unless it comes back.
+Inside a router the segments are its ways on shortest paths, between ports that are named by the router's address there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from wirelag.network.plan import Member, Plan
-from wirelag.network.segments import Segment
+from wirelag.network.segments import EDGE, Segment
 from wirelag.network.topology import Topology
+
+OUTSIDE: Final = "::"  # instead of the address of a port that leads to no router
 
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """A segment, and the addresses of its references; None if the topology does not have them."""
+    """A segment, and the addresses of its references or, inside, of its ports; None if the topology lacks them."""
 
     segment: Segment
     source: str | None
@@ -25,7 +29,7 @@ class Referenced:
 
     @property
     def is_addressed(self) -> bool:
-        """Whether references can be sent."""
+        """Whether it can be measured."""
         return self.source is not None and self.target is not None
 
 
@@ -41,6 +45,25 @@ def referenced(plan: Plan, ends: Collection[str]) -> Iterator[Referenced]:
                 yield Referenced(Segment.link(router, member.target), *_ports(plan.topology, router, member))
             if member.longer:
                 yield Referenced(Segment.virtual(router, member.target), own.get(router), own.get(member.target))
+
+
+def insides(plan: Plan, routers: Collection[str]) -> Iterator[Referenced]:
+    """The ways through these routers on shortest paths, in the order of the topology."""
+    wanted = frozenset(routers)
+    for router in plan.topology.routers:
+        for segment in plan.inside(router) if router in wanted else ():
+            source, target = (port_of(plan.topology, router, port) for port in (segment.before, segment.after))
+            yield Referenced(segment, source, target)
+
+
+def port_of(topology: Topology, router: str, neighbour: str) -> str | None:
+    """A router's address at a port."""
+    if neighbour == EDGE:
+        return OUTSIDE
+    if (ends := topology.link_addresses.get((router, neighbour))) is not None:
+        return ends[0]
+    ends = topology.link_addresses.get((neighbour, router))
+    return None if ends is None else ends[1]
 
 
 def _ports(topology: Topology, router: str, member: Member) -> tuple[str | None, str | None]:

@@ -205,8 +205,12 @@ class Plan:
 
     def degree(self, router: str) -> int:
         """How many neighbours a router has."""
+        return len(self.neighbours(router))
+
+    def neighbours(self, router: str) -> list[str]:
+        """The neighbours of a router, in the order of the topology's links."""
         self.topology.check(router)
-        return len(self._after[router].keys() | self._before[router].keys())
+        return list({**self._after[router], **self._before[router]})
 
     def links_used(self) -> Iterator[tuple[str, str]]:
         """The links on shortest paths, as pairs of routers."""

@@ -119,7 +119,7 @@ class PacketBatch:
     __slots__ = (
         "_changed", "_chosen", "_memory", "_rows", "_whole", "ack", "blocks",
         "captured_length", "dst", "dst_port", "flags", "flow_key", "ip_id", "kind", "message",
-        "number", "offset", "packet_id", "payload_length", "payload_offset", "protocol", "seq", "source", "src",
+        "number", "offset", "packet_id", "payload_length", "payload_offset", "port", "protocol", "seq", "source", "src",
         "src_port", "time_ns", "traffic_class", "transaction", "tsecr", "tsval", "window", "wire_length",
     )  # fmt: skip
 
@@ -149,6 +149,7 @@ class PacketBatch:
     traffic_class: npt.NDArray[np.uint8]
     kind: npt.NDArray[np.uint8]
     message: npt.NDArray[np.uint8]
+    port: npt.NDArray[np.uint32]  # not a column: where an interface saw each packet, if asked for (capture/live.py)
     blocks: tuple[Block, ...]
     _memory: npt.NDArray[np.uint8] | None  # of a batch that the kernel wrote
     _rows: int

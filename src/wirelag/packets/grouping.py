@@ -1,13 +1,14 @@
 """Groups of samples or packets by flow, host, network, port or class: what tells them apart, and their names.
 
-`tags` numbers the first `most` groups seen, for meters of which each class has its own; the rest is "other". Delays by
-group are in `synopses/group_delays.py`, which keeps the groups that matter.
+`tags` numbers the first `most` groups seen, for meters of which each class has its own; the rest is "other". Where
+intervals follow each other, `revise` makes room for the groups with the most packets, so that many small ones hide none
+of them for long. Delays by group are in `synopses/group_delays.py`, which keeps the groups that matter.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.packets.batch import Kind, PacketBatch, to_address
+from wirelag.packets.heaviest import Heaviest
 
 By = Literal["flow", "client", "server", "subnet", "port", "prefix", "dscp"]
 OTHER: Final = 1  # tag of groups that did not fit; 0 means no group
@@ -23,6 +25,11 @@ _FLOW_WORDS: Final = 6  # of a flow's key, client, server and ports
 _PING: Final = 1 << 63  # in place of ports: the rest is an identifier
 
 Ints = npt.NDArray[Any]
+
+
+def kept_of(most: int) -> int:
+    """How many of so many groups stay known when others come: the rest is left for these."""
+    return max(1, 3 * most // 4)
 
 
 @dataclass(slots=True)
@@ -39,25 +46,72 @@ class Grouping:
     most: int = 1000
     keys: dict[int, str] = field(default_factory=lambda: {OTHER: OTHER_KEY})
     _tags: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _numbered: int = OTHER
+    _others: Heaviest | None = None  # those that have no tag, where `revise` is called
 
     def tags(self, packets: PacketBatch, rows: Ints, legs: Ints) -> Ints:
         """The tag of each sample, from the row of its response and its leg."""
         words = self.words(packets, rows, legs)
         distinct, first, inverse = self._unique(words)
         found = np.empty(len(distinct), np.int64)
+        counts = np.bincount(inverse, minlength=len(distinct)) if self._others is not None else found
         for i in np.argsort(first):  # in order of appearance, so that the split into batches does not matter
             key = tuple(distinct[i].tolist())
             tag = self._tags.get(key)
             if tag is None and len(self._tags) < self.most:
-                tag = self._tags[key] = len(self._tags) + OTHER + 1
+                tag = self._number(key)
             if tag is not None and tag not in self.keys:
                 self.keys[tag] = self.name(words[first[i]].tolist())
+            if tag is None and self._others is not None:
+                self._others.add(key, tuple(words[first[i]].tolist()), int(counts[i]))
             found[i] = OTHER if tag is None else tag
         return found[inverse]
 
+    def _number(self, key: tuple[int, ...]) -> int:
+        self._numbered += 1
+        self._tags[key] = self._numbered
+        return self._numbered
+
     def keep(self, words: Sequence[int]) -> None:
         """Number a group before its packets come: the first of them names it, in its direction."""
-        self._tags.setdefault(tuple(words[: self.key_words]), len(self._tags) + OTHER + 1)
+        if (key := tuple(words[: self.key_words])) not in self._tags:
+            self._number(key)
+
+    # ---- intervals that follow each other ----
+
+    def watch_others(self) -> None:
+        """Count the packets of groups without a tag, in bounded memory, from now on."""
+        self._others = Heaviest(self.most)
+
+    @property
+    def tagged(self) -> frozenset[int]:
+        """The tags in use."""
+        return frozenset(self._tags.values())
+
+    @property
+    def known(self) -> frozenset[int] | None:
+        """The same, if some groups have none; None: all have one."""
+        return self.tagged if self._others else None
+
+    def revise(self, packets: Mapping[int, int]) -> None:
+        """If some groups had no tag: the ones with the most packets have one from now on. `packets`: by tag.
+
+        A quarter of the tags is left for groups that come.
+        """
+        others, counted = self._others, {tag: key for key, tag in self._tags.items()}
+        if not others:
+            return
+        ranked = [(packets.get(tag, 0), key, ()) for tag, key in counted.items()] + others.heaviest()
+        before, self._tags = self._tags, {}
+        names = dict(self.keys)
+        for _, key, words in sorted(ranked, key=lambda one: -one[0])[: kept_of(self.most)]:
+            if key in before:
+                self._tags[key] = before[key]
+            else:
+                names[self._number(key)] = self.name(words)
+        recent = list(names)[-4 * self.most :]  # what was cut before still has these names
+        self.keys = {tag: names[tag] for tag in (OTHER, *recent, *self._tags.values()) if tag in names}
+        self.watch_others()
 
     def add(self, packets: PacketBatch, rows: Ints, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> Ints:
         """The tag of each sample. Delays are not kept here: see `GroupDelays`."""

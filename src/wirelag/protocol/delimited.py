@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 from wirelag.estimators.protocol import Additive
+from wirelag.packets.grouping import OTHER_KEY
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.loss import loss_of
 from wirelag.protocol.messages import ClockReading, Message, Seen
@@ -38,13 +38,25 @@ def is_idle(message: Message) -> bool:
 
 def crossed(estimator: Additive, sides: Sides) -> dict[Key, Crossing]:
     """What became of the packets between two delimiters, by class; a ValueError where a synopsis is none."""
-    up, down = ([{one["class"]: estimator.synopsis(one) for one in cut.records} for cut in side] for side in sides)
-    keys: list[Key] = [None, *sorted({key for cut in (*up, *down) for key in cut if key is not None})]
+    summed = up, down = tuple(_summed(estimator, side) for side in sides)
+    for mine, theirs in ((up, down), (down, up)):
+        if OTHER_KEY in theirs:  # what only one point knows by itself is among the others at the other one
+            for key in mine.keys() - theirs.keys() - {OTHER_KEY}:
+                gone = mine.pop(key)
+                mine[OTHER_KEY] = estimator.added(mine[OTHER_KEY], gone) if OTHER_KEY in mine else gone
     nothing = estimator.synopsis(estimator.meter(estimator.points[0]).cut(sides[0][0].interval).to_fields())
-    return {
-        key: estimator.cross(*(reduce(estimator.added, (cut.get(key, nothing) for cut in side)) for side in (up, down)))
-        for key in keys
-    }
+    keys: list[Key] = [None, *sorted({key for side in summed for key in side if key is not None})]
+    return {key: estimator.cross(*(side.get(key, nothing) for side in summed)) for key in keys}
+
+
+def _summed(estimator: Additive, side: Sequence[Message]) -> dict[Key, Any]:
+    """The synopses of one point, added up, by class."""
+    found: dict[Key, Any] = {}
+    for cut in side:
+        for one in cut.records:
+            key, synopsis = one["class"], estimator.synopsis(one)
+            found[key] = estimator.added(found[key], synopsis) if key in found else synopsis
+    return found
 
 
 def result_of(segment: str, sides: Sides) -> Result:

@@ -31,6 +31,7 @@ from wirelag.protocol.reconcile import check_answer, check_ask
 from wirelag.protocol.terms import Terms, second_round
 from wirelag.protocol.version1 import parts as parts_of_version1
 from wirelag.synopses.cache import Cached
+from wirelag.synopses.crossing_summary import from_fields
 
 MAGIC: Final = b"WLAG"
 VERSION: Final = 2
@@ -57,7 +58,7 @@ class UnknownVersion(ValueError):  # noqa: N818
     """A message that is whole, but of another version of wirelag: keep it until one comes that reads it."""
 
 
-Type = Literal["synopsis", "ask", "times", "status", "m-set"]
+Type = Literal["synopsis", "ask", "times", "status", "m-set", "crossing"]
 ClockSource = Literal["adjtimex", "chrony", "ptp", "stated", "none"]
 Record = dict[str, Any]
 
@@ -72,6 +73,9 @@ class Seen:
     captured: int = 0  # packets captured of all traffic, for the uncertainty of that share
 
 
+OUT_SEEN: Final = tuple(f"out_{one.name}" for one in fields(Seen))  # of a crossing: the end where packets leave
+
+
 @dataclass(frozen=True, slots=True)
 class ClockReading:
     """An agent's reading of its own clock. The bound means nothing if the clock is not synchronised."""
@@ -83,9 +87,9 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """From an agent: `synopsis`, `times` (the reply to an ask), `status` (plain values). To an agent: `ask`, `m-set`.
+    """From an agent: `synopsis`, `times` (the reply to an ask), `status` (plain values), `crossing` (a result).
 
-    `point` is the agent's name in both directions.
+    To an agent: `ask`, `m-set`. `point` is the agent's name in both directions.
     """
 
     type: Type
@@ -320,15 +324,30 @@ def _status(record: Record, terms: Terms) -> None:
 
 
 def _m_set(record: Record, terms: Terms) -> None:
-    """Check a segment of which the point is an end, and the addresses of its references."""
+    """Check a segment of which the point is an end, and the addresses of its references, or of its ports."""
     for name in ("segment", "source", "target"):
         _text(record[name])
     for name in ("source", "target"):
         ipaddress.ip_address(record[name])
-    if record["way"] not in ("out", "in"):
-        raise ValueError("has a segment that neither begins nor ends here")
+    if record["way"] not in ("out", "in", "inside"):
+        raise ValueError("has a segment that neither begins nor ends here, nor lies inside")
     if record["until_ns"] is not None:
         _integer(record["until_ns"])
+
+
+def _crossing(record: Record, terms: Terms) -> None:
+    """Check a crossing, its loss and, of everything, how much was seen where packets leave."""
+    from_fields(record)
+    lost = record["lost"]
+    for value in (record["lost_low"], record["lost_high"], 0 if lost is None else lost):
+        if type(value) not in (int, float) or not -MOST_COUNT <= value <= MOST_COUNT:
+            raise ValueError("has a loss that is no number")
+    for reason in (record["why"], record["lost_why"]):
+        if reason is not None:
+            _text(reason)
+    if record["class"] is None:
+        for name in OUT_SEEN:
+            number_of(record, name)
 
 
 _USES: Final[Mapping[Type, Callable[[Record, Terms], object]]] = {
@@ -337,6 +356,7 @@ _USES: Final[Mapping[Type, Callable[[Record, Terms], object]]] = {
     "times": _times,
     "status": _status,
     "m-set": _m_set,
+    "crossing": _crossing,
 }
 
 

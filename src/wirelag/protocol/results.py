@@ -37,7 +37,14 @@ class Ends:
 
 
 def named_ends(segment: str) -> Ends | None:
-    """The ends of a segment that agents have named: they are its name; None if it does not name two points."""
+    """The ends of a segment that agents have named: they are its name; None if it does not name two points.
+
+    >>> named_ends("A>B").points, named_ends("B[A>C]").points
+    (('A', 'B'), ('B', 'B'))
+    """
+    if segment.endswith("]") and not segment.startswith("["):  # the inside of a router (inside.py)
+        point = segment.partition("[")[0]
+        return Ends(segment, point, point)
     upstream, _, downstream = segment.replace(">>", ">").partition(">")
     return None if upstream == downstream or not downstream else Ends(segment, upstream, downstream)
 

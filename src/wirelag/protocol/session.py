@@ -18,6 +18,8 @@ from dataclasses import replace
 from typing import Final
 
 from wirelag.protocol.delimited import Chain, is_idle, result_of
+from wirelag.protocol.inside import is_inside
+from wirelag.protocol.inside import result_of as said_of_inside
 from wirelag.protocol.messages import Message
 from wirelag.protocol.pairing import Key, Pairing
 from wirelag.protocol.pairing import answer as answer  # for agents
@@ -180,7 +182,7 @@ class Rounds:
         found: list[Outcome] = []
         for segment, side in self._about(message):
             segment.heard_ns = now_ns
-            take = self._synopsis if message.type == "synopsis" else self._times
+            take = {"synopsis": self._synopsis, "crossing": self._crossing}.get(message.type, self._times)
             found += take(segment, side, message, now_ns)
         if message.key not in self._needed:
             found.append(Done((message.key,)))
@@ -222,14 +224,16 @@ class Rounds:
     def _about(self, message: Message) -> Iterator[tuple[Segment, int]]:
         """The segments that a message is about, and the end of each that its point is."""
         name = message.segment
-        if name is not None and name not in self._segments and self._named:
+        inside = message.type == "crossing"
+        if name is not None and name not in self._segments and self._named and is_inside(name, message.point) == inside:
             self._name(name, message.point)
         for segment in self._segments.values() if name is None else filter(None, [self._segments.get(name)]):
-            if message.point in segment.ends.points:
-                yield segment, segment.ends.points.index(message.point)
+            points = segment.ends.points
+            if message.point in points and (points[0] == points[1]) == inside:
+                yield segment, points.index(message.point)
 
     def _name(self, name: str, point: str) -> None:
-        ends = named_ends(name)
+        ends = Ends(name, point, point) if is_inside(name, point) else named_ends(name)
         if ends is None or point not in ends.points:
             return
         if len(self._segments) >= MOST_SEGMENTS or self._names[point] >= self._most_named:
@@ -288,6 +292,19 @@ class Rounds:
         self.counted["synopses"] += 1
         segment.gone[start_ns] = now_ns
         return [said_alone(segment.ends, message)]
+
+    def _crossing(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
+        """Inside a router: it has settled both ends itself."""
+        start_ns = message.interval.start_ns
+        if start_ns in segment.gone:
+            self.counted["duplicates"] += 1
+            return []
+        if all(record["class"] is not None for record in message.records):
+            self.counted["not comparable"] += 1
+            return []
+        self.counted["crossings"] += 1
+        segment.gone[start_ns] = now_ns
+        return [said_of_inside(message)]
 
     def _delimited(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         pairs = segment.chain.take(side, message, now_ns)

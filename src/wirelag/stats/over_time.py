@@ -2,14 +2,21 @@
 
 Guarantee, by simulation of recordings of 10 to 100,000 packets (experiments/coverage.py,
 tests/stats/test_over_time.py): of the intervals that are given, 93% to 97% hold the truth, the value over a very long
-time, pooled over queues, paths that change, heavy tails and independent delays. Where a recording is too short there is
-none: fewer than 32 delays, or a level that is likelier than one in three to change so slowly that there are fewer than
-two independent stretches, or to be that of a queue which hardly returned to its floor (slow_levels.py). What a
-recording does not show cannot be told: one that is shorter than its level lasts may look steady. Memory: none.
+time, pooled over queues, paths that change, heavy tails and independent delays; of short recordings more. Where a
+recording is too short there is none: fewer than 32 delays, or a level that is likelier than one in three to change so
+slowly that there are fewer than two independent stretches, or to be that of a queue which hardly returned to its floor
+(slow_levels.py). What a recording does not show cannot be told: one that is shorter than its level lasts may look
+steady. Memory: none.
 
 Law of doubt: rather wide than silent. Whether a recording seems sure is chance, too: a condition that asks for little
 error lets those through that missed the rare long waits, and of these few hold. So conditions are few and lax, and
 intervals are as wide as they must be: an upper end may lie beyond the longest delay seen.
+
+Law of calm: a queue with 95% load stays alike for some 800 packets, and is calm for hundreds of them now and then. So n
+delays as skewed as waits count for n / (n + 800) of the returns that they show: 100 of them must show 23 returns
+instead of 2.5, 10,000 hardly more. And however steady they look, the interval is at least as long upwards as
+(120 / n)^1.5 of what lies above the floor: 1.3 times as much for 100 delays, a quarter for 300, 4% for 1,000. So the
+interval of few skewed delays is too wide if they are independent.
 
 Law of errors: n delays that are alike count for fewer than n. In order of time they are put into at most 128 batches of
 the same size. Their slowest cosines tell how much the mean varies, and how slowly (slow_levels.py).
@@ -54,6 +61,8 @@ FEWEST: Final = 4  # batches that give any error
 FEWEST_DELAYS: Final = 32  # that give an interval
 STRETCHES: Final = 2.0  # independent stretches that give an interval
 RETURNS: Final = 2.5  # of a queue to its floor; one in 20 recordings of a random walk seems to have as many
+CALM: Final = 800.0  # delays for which a busy queue stays alike
+MISSED: Final = 120.0  # delays that may have missed as much again as they show above the floor
 OF_A_ROW: Final = 4.0  # the same, for a part of a whole
 COSINES: Final = (3, 16)  # the fewest and the most
 UPWARDS: Final = 2.5  # how much longer an interval is upwards, for each time that it is as wide as the value
@@ -65,7 +74,7 @@ FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
 STRETCHES_BEYOND: Final = 0.5  # independent stretches beyond a quantile
 OFTEN: Final = 0.05  # the share of delays that no recording misses altogether
 _COARSEST: Final = 32  # parts of time whose neighbours are compared
-SHORTEST: Final = 20  # bits of the length of a slot of time: 1 ms
+SHORTEST: Final = 10  # bits of the length of a slot of time: 1 us
 _NO_CHANCE: Final = 3.0  # standard errors
 _WIDEST: Final = 2.0  # exponent: further upwards than seven times the value nothing is said
 _HALL: Final = (1 + 2 * Z95**2) / 6  # errors by which an interval is moved, for each unit of skewness
@@ -84,6 +93,7 @@ class Chance(NamedTuple):
     skewness: float  # of single delays
     samples: float  # how many independent ones
     higher: float = 0.0  # by how much the mean may lie higher at least, if delays are like waits (OverTime)
+    missed: float = 0.0  # MISSED / samples: delays that seem steady may have missed as much (law of calm)
 
 
 class Alike(NamedTuple):
@@ -132,8 +142,9 @@ def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
     found, freedom = slowness(powers, batches, reach * whole / batches), float(len(powers))
     error = found.half / half95(freedom) / whole, freedom
     alike = min(max(2 * skewness / SKEWED, 0.0), 1.0)  # batches of noise are not skewed, whatever delays are
-    higher = max(0.0, reach) * alike * found.part * _inverse(found.returns)
-    return OverTime(error, found.stretches, found.level / whole**2, found.returns, higher)
+    returns = found.returns * samples / (samples + CALM * alike)
+    higher = max(0.0, reach) * alike * found.part * _inverse(returns)
+    return OverTime(error, found.stretches, found.level / whole**2, returns, higher)
 
 
 def _inverse(returns: float) -> float:
@@ -309,7 +320,12 @@ def bounds(value: float, error: Error, above: float | None = None, chance: Chanc
         alike * above * end + (1 - alike) * straight
         for end, straight in ((math.expm1(-half / above), -half), (up, half))
     )
-    return value + low + shift, value + high + shift
+    return value + low + shift, value + max(high + shift, above * _missed(chance))
+
+
+def _missed(chance: Chance) -> float:
+    """By which share waits may be longer on average than a short recording shows."""
+    return math.pow(chance.missed, 1.5) * min(max(chance.skewness / SKEWED, 0.0), 1.0)
 
 
 def _longer(half: float, above: float, by_chance: float, skewness: float) -> tuple[float, float]:
@@ -325,7 +341,7 @@ def longer(q: float, error: Error | None, above: float, chance: Chance) -> float
     if error is None or error[0] <= 0 or above <= 0 or q < 0.5:
         return 0.0
     alike, up = _longer(half95(error[1]) * error[0], above, min(1.0, chance.error / error[0]), chance.skewness)
-    return alike * max(up, chance.higher / above)
+    return max(alike * max(up, chance.higher / above), _missed(chance))
 
 
 def share_bounds(share: float, error: Error, samples: float) -> Bounds:

@@ -24,6 +24,10 @@ class Delays(Protocol):
     """Delays that questions can be put to; figures are None without data."""
 
     @property
+    def samples(self) -> int:
+        """How many delays are known one by one."""
+
+    @property
     def mean_ns(self) -> float | None:
         """The mean delay."""
 
@@ -129,9 +133,20 @@ class Sla:
         return f"{self.text}: {'holds' if self.holds(delays) else 'does not hold'}, it is {self.value_text(delays)}"
 
     def value_text(self, delays: Delays) -> str:
-        """The value, for a person, with digits enough to tell it from the bound."""
+        """The value, for a person, with digits enough to tell it from the bound; and whether delays are too few."""
         value = self.value(delays)
-        return "unknown" if value is None else self.text_of(value)
+        return "unknown" if value is None else self.text_of(value) + self._too_few(delays.samples)
+
+    def _too_few(self, samples: int) -> str:
+        """What a quantile is of fewer delays than it takes for one to lie beyond it."""
+        if self.quantile is None:
+            return ""
+        beyond = min(self.quantile, 1 - self.quantile)
+        takes = math.ceil(1 / beyond - 1e-6) if beyond > 0 else math.inf
+        if samples >= takes:
+            return ""
+        end = "longest" if self.quantile >= 0.5 else "shortest"
+        return f" (the {end} of {samples}: too few to be sure, p{100 * self.quantile:g} takes {takes:,} delays)"
 
     def text_of(self, value: float) -> str:
         """A value in ns, or a share, likewise."""
@@ -149,6 +164,7 @@ class Mean:
     mean_ns: float | None
     min_ns: None = None
     max_ns: None = None
+    samples: int = 0
 
     def quantile_ns(self, q: float) -> None:
         """Unknown."""

@@ -1,7 +1,7 @@
 """Sums of delays of a leg by time: how much their mean varies over a capture.
 
-Guarantee: slots of equal length cover the time seen, 2,048 to 4,096 of them once it is longer than 4 s. Their edges are
-multiples of their length, a power of two, so that merging is exact in any order. Memory: 66 KB.
+Guarantee: slots of equal length cover the time seen, 2,048 to 4,096 of them once it is longer than 4 ms. Their edges
+are multiples of their length, a power of two, so that merging is exact in any order. Memory: 66 KB.
 """
 
 from __future__ import annotations
@@ -25,40 +25,35 @@ Floats = npt.NDArray[np.float64]
 class TimeSlots:
     """Weights and weighted sums of delays by slot: integers, exact below 2^53 ns."""
 
-    __slots__ = ("_bits", "_first", "_last", "counts", "sums")
+    __slots__ = ("counts", "place", "sums")
 
     def __init__(self) -> None:
         self.counts: Floats = np.zeros(SLOTS)
         self.sums: Floats = np.zeros(SLOTS)
-        self._bits = SHORTEST  # of the length of a slot
-        self._first = self._last = -1  # numbers of the first and the last slot; -1: none
+        # Bits of the length of a slot, numbers of the first and the last slot; if the last comes first, there is none.
+        self.place = np.array([SHORTEST, 0, -1], np.int64)
 
     def add(self, times_ns: Ints, wanted: Bools, delays_ns: Ints, weights: Ints | None = None) -> None:
         """Add the samples that are wanted, with the time of each."""
-        mine = times_ns[wanted]
-        if not len(mine):
-            return
-        self._reach(int(mine.min()), int(mine.max()))
         of_each = _NO_WEIGHTS if weights is None else weights
-        _kernels.slot(self.counts, self.sums, times_ns, wanted, delays_ns, of_each, self._bits, self._first)
+        _kernels.slot(self.place, self.counts, self.sums, times_ns, wanted, delays_ns, of_each)
 
     def add_summed(self, time_ns: int, count: float, total: float) -> None:
         """Add the weight and the sum of delays within a short time around this one."""
         if count:
             self._reach(time_ns, time_ns)
-            place = (time_ns >> self._bits) - self._first
-            self.counts[place] += count
-            self.sums[place] += total
+            bits, first, _ = self.place.tolist()
+            self.counts[(time_ns >> bits) - first] += count
+            self.sums[(time_ns >> bits) - first] += total
 
     def merge(self, other: TimeSlots) -> None:
         """Add the samples of another."""
-        if other._first < 0:
+        others, first, last = other.place.tolist()
+        if last < first:
             return
-        self._reach(other._first << other._bits, ((other._last + 1) << other._bits) - 1)
-        while self._bits < other._bits:
-            self._fold()
-        numbers = np.arange(other._first, other._last + 1)
-        places = (numbers >> (self._bits - other._bits)) - self._first
+        self._reach(first << others, ((last + 1) << others) - 1, others)
+        numbers = np.arange(first, last + 1)
+        places = (numbers >> (self.place[0] - others)) - self.place[1]
         self.counts += np.bincount(places, other.counts[: len(numbers)], SLOTS)
         self.sums += np.bincount(places, other.sums[: len(numbers)], SLOTS)
 
@@ -69,28 +64,8 @@ class TimeSlots:
     def alike(self) -> Alike:
         """How delays are alike."""
         held = np.flatnonzero(self.counts)
-        return alike_over(held, self.sums[held], self.counts[held]).with_slots(1 << self._bits)
+        return alike_over(held, self.sums[held], self.counts[held]).with_slots(1 << int(self.place[0]))
 
-    def _reach(self, begin_ns: int, end_ns: int) -> None:
-        """Make the slots cover these times."""
-        while True:
-            first, last = begin_ns >> self._bits, end_ns >> self._bits
-            if self._first >= 0:
-                first, last = min(first, self._first), max(last, self._last)
-            if last - first < SLOTS:
-                break
-            self._fold()
-        if 0 <= self._first != first:
-            self.counts, self.sums = (np.roll(one, self._first - first) for one in (self.counts, self.sums))
-        self._first, self._last = first, last
-
-    def _fold(self) -> None:
-        """Make slots twice as long."""
-        self._bits += 1
-        if self._first < 0:
-            return
-        numbers = np.arange(self._first, self._last + 1)
-        places = (numbers >> 1) - (self._first >> 1)
-        for held in (self.counts, self.sums):
-            held[:] = np.bincount(places, held[: len(numbers)], SLOTS)
-        self._first, self._last = self._first >> 1, self._last >> 1
+    def _reach(self, begin_ns: int, end_ns: int, bits: int = SHORTEST) -> None:
+        """Make the slots cover these times, and be at least as long as this."""
+        _kernels.reach(self.place, self.counts, self.sums, begin_ns, end_ns, bits)

@@ -101,6 +101,11 @@ class Crossing:
         """The standard deviation of delays."""
         return self.moments.std_ns
 
+    @property
+    def samples(self) -> int:
+        """How many delays are known one by one."""
+        return len(self.tail)
+
     def quantile_ns(self, q: float) -> float | None:
         """A quantile of the delays, from the sample."""
         found = self.tail.quantiles_ns([q])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
 from wirelag.packets.batch import PacketBatch
 from wirelag.report import QUANTILES, Quantity, Report
 from wirelag.stats.certainty import Certainty, Sources
@@ -64,6 +65,12 @@ class Samples:
     def add(self, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
         """Add samples."""
         add_by_leg(self._both_legs(), delays_ns, weights, legs)
+
+    def tally(self) -> _kernels.Tally:
+        """Where a kernel adds samples, each of weight 1."""
+        crowds, (server, client) = self.spread.connections.weights.reshape(-1), self.spread.times
+        slots = server.place, server.counts, server.sums, client.place, client.counts, client.sums
+        return _kernels.Tally(self._both_legs(), crowds, *slots)
 
     def _both_legs(self) -> npt.NDArray[np.uint64]:
         """The memory of both legs, in one piece."""

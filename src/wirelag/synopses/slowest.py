@@ -40,13 +40,13 @@ class Slowest:
         self.first_frames = up or Frames()
         self.last_frames = down or self.first_frames
         self.rows: Array = np.empty(0, SLOW)
-        self._least = -(1 << 63)  # the least delay that is kept, once there are as many as may be
+        self.least_ns = -(1 << 63)  # the least delay that is kept, once there are as many as may be
 
     def candidates(self, delays_ns: Array) -> Array:
         """Rows of delays that may be among the slowest, in order."""
-        if not self.most or not len(delays_ns) or int(delays_ns.max()) <= self._least:
+        if not self.most or not len(delays_ns) or int(delays_ns.max()) <= self.least_ns:
             return np.empty(0, np.intp)
-        rows = np.flatnonzero(delays_ns > self._least)
+        rows = np.flatnonzero(delays_ns > self.least_ns)
         if len(rows) > 2 * self.most:  # sort few
             rows = rows[delays_ns[rows] >= np.partition(delays_ns[rows], -self.most)[-self.most]]
         if len(rows) > self.most:
@@ -58,12 +58,12 @@ class Slowest:
         together = np.concatenate([self.rows, found])
         self.rows = together[np.argsort(-together["delay_ns"], kind="stable")[: self.most]]
         if len(self.rows) == self.most:
-            self._least = int(self.rows["delay_ns"][-1])
+            self.least_ns = int(self.rows["delay_ns"][-1])
 
     def of_leg(self, leg: str, packets: PacketBatch, samples: SampleBatch) -> None:
         """Add round trips of a leg; where that is neither, of both, each with its own leg."""
         delays_ns = samples.delays_ns
-        mine = np.flatnonzero(delays_ns > self._least)  # few, once there are as many as may be
+        mine = np.flatnonzero(delays_ns > self.least_ns)  # few, once there are as many as may be
         if leg in LEGS:
             mine = mine[samples.legs[mine] == LEGS.index(leg)]
         chosen = mine[self.candidates(delays_ns[mine])]

@@ -84,8 +84,12 @@ logging.getLogger("asyncio").addFilter(lambda record: "eof_received() has no eff
 
 
 def subject(kind: str, point: str) -> str:
-    """The subject of messages of this type from, or for, a point."""
-    return f"wirelag.{kind}.{token(point)}"
+    """The subject of messages of this type from, or for, a point; crossings take that of synopses, which they replace.
+
+    >>> subject("crossing", "B")
+    'wirelag.synopsis.B'
+    """
+    return f"wirelag.{'synopsis' if kind == 'crossing' else kind}.{token(point)}"
 
 
 def token(point: str) -> str:

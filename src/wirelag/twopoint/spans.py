@@ -21,7 +21,7 @@ from wirelag.estimators.drive import cut_by_time
 from wirelag.estimators.protocol import Capabilities, Estimator, Meter
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.filters import EARLIEST_NS
-from wirelag.packets.grouping import Grouping
+from wirelag.packets.grouping import OTHER, Grouping
 from wirelag.packets.intervals import CONTROL, Delimiters, Interval, split_at_delimiters
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.delay_sample import MOST, DelaySample
@@ -66,6 +66,20 @@ class Cut:
 
     interval: Interval
     synopses: Synopses
+    known: frozenset[int] | None = None  # classes that were measured by themselves; None: all that came
+
+    def joined(self, after: Cut, added: Added) -> Cut:
+        """Merge it with its neighbour; a class that was known in one of them only belongs to "other"."""
+        synopses: Synopses = {}
+        known = self.known if after.known is None else after.known
+        if self.known is not None and after.known is not None:
+            known = self.known & after.known
+        for cut in (self, after):
+            for tag, synopsis in cut.synopses.items():
+                kept = tag in (ALL, OTHER) or known is None or tag in known
+                tag = tag if kept else OTHER
+                synopses[tag] = added(synopses[tag], synopsis) if tag in synopses else synopsis
+        return Cut(replace(self.interval, end_ns=after.interval.end_ns), synopses, known)
 
 
 @dataclass(slots=True)
@@ -114,7 +128,16 @@ class ClassMeter:
 
     def cut(self, interval: Interval) -> Cut:
         """The synopses of the interval."""
-        return Cut(interval, {tag: meter.cut(interval) for tag, meter in self._meters.items()})
+        known = None if self._grouping is None else self._grouping.known
+        return Cut(interval, {tag: meter.cut(interval) for tag, meter in self._meters.items()}, known)
+
+    def revise(self, cut: Cut) -> None:
+        """After a cut with more classes than fit: those with the most packets are measured from now on."""
+        if self._grouping is None or cut.known is None:
+            return
+        self._grouping.revise({tag: one.packets for tag, one in cut.synopses.items()})
+        known = self._grouping.tagged
+        self._meters = {tag: one for tag, one in self._meters.items() if tag in (ALL, OTHER) or tag in known}
 
 
 def cuts(
@@ -148,7 +171,7 @@ def _at_delimiters(meter: ClassMeter, batches: Iterable[PacketBatch], delimiters
         if opened is not None:
             part = meter.cut(replace(opened, end_ns=edge.time_ns))
             if edge.instead and waiting is not None:
-                waiting = _joined(waiting, part, meter.added)
+                waiting = waiting.joined(part, meter.added)
             else:
                 if waiting is not None:
                     yield waiting
@@ -285,7 +308,7 @@ def paired_by_delimiters(ups: Sequence[Cut], downs: Sequence[Cut], added: Added,
         mine, theirs = ups[i:end_i], downs[j:end_j]
         if not mine and not theirs:
             continue
-        joined = [reduce(lambda a, b: _joined(a, b, added), cuts) for cuts in (mine, theirs) if cuts]
+        joined = [reduce(lambda a, b: a.joined(b, added), cuts) for cuts in (mine, theirs) if cuts]
         lost = max(0, len(mine) - 1) + max(0, len(theirs) - 1)
         if numbered:  # including those that neither point saw
             lost = max(_missing(ups[i : end_i + 1]) + len(mine[1:]), _missing(downs[j : end_j + 1]) + len(theirs[1:]))
@@ -326,14 +349,6 @@ def _missing(cuts: Sequence[Cut]) -> int:
     """Number of control packets that a point never saw between the first and the last that it named."""
     numbers = [cut.interval.name - CONTROL for cut in cuts if cut.interval.name is not None]
     return sum((b - a - 1) % 2**32 for a, b in pairwise(numbers))
-
-
-def _joined(first: Cut, second: Cut, added: Added) -> Cut:
-    """Merge two neighbouring intervals of a point."""
-    synopses = dict(first.synopses)
-    for tag, synopsis in second.synopses.items():
-        synopses[tag] = added(synopses[tag], synopsis) if tag in synopses else synopsis
-    return Cut(replace(first.interval, end_ns=second.interval.end_ns), synopses)
 
 
 # ---- pairs into crossings ----

@@ -1,0 +1,3 @@
+/* Several segments: the same program with a loop. */
+#define WL_SEVERAL
+#include "lda.bpf.c"

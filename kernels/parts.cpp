@@ -1,0 +1,195 @@
+/* Records of a block to rows, by several threads. */
+#include "parts.hpp"
+
+#include <algorithm>
+
+/* Another core read these lines last: without their owner's consent, which takes long, nothing can be stored. (Of compilers'
+ * own prefetching for writes only a prefetch is left, unless they may assume a certain processor.) */
+static inline void fetch_to_write(const void *line)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*static_cast<const char *>(line)));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
+/* Pass over records up to a place, or to one that is no packet's. */
+void Parts::walk(Walk &walk, const u8 *until, const u8 *end)
+{
+    wl_record record = {};
+    Walk now = walk;
+
+    while (now.at < until) {
+        wl_step step = wl_next(&now.file, now.at, end, &record);
+
+        if (step == WL_STEP_PACKET) {
+            now.packets++;
+            now.timed |= record.has_time != 0;
+            now.before_ns = record.has_time ? record.time_ns : now.before_ns;
+        } else if (step != WL_STEP_OTHER) {
+            now.step = step;
+            now.length = record.length;
+            break;
+        }
+        now.at += record.length;
+    }
+    walk = now;
+}
+
+void Parts::decode_part(Reader &reader, Part &part, const u8 *begin, bool one_shard)
+{
+    /* Copies that no store into a row can alias, and that share no line of the cache with another thread's. */
+    Frames frames = reader.frames;
+    Frames::Counts now = part.counts;
+    wl_file reading = reader.file;
+    wl_record record = {};
+    wl_row row;
+    u64 examined = 0, packets = 0;
+    u32 from = 0; /* the interface of these packets */
+
+    for (const u8 *at = part.at; at < part.end; at += record.length) {
+        if (wl_next(&reading, at, part.end, &record) != WL_STEP_PACKET)
+            continue;
+        if (record.interface != from) {
+            part.packets[from] += packets;
+            from = record.interface;
+            packets = 0;
+        }
+        packets++;
+        const Reader::Interface &interface = reader.interfaces[from];
+
+        if (!frames.wanted(record, interface.description.link, now, interface.program, &row))
+            continue;
+        examined++;
+        if (!wl_matters(row.kind, row.message))
+            continue;
+        Rows &rows = part.rows[one_shard ? 0 : row.flow_key >> 61];
+
+        rows.seen.push_back({record.time_ns, row.flow_key, row.transaction, row.payload_length, row.seq, row.ack, row.tsval,
+            row.tsecr, row.src_port, row.dst_port, row.window, row.ip_id, row.flags, row.protocol, row.kind, row.message});
+        rows.place.push_back(static_cast<u32>(at - begin));
+        fetch_to_write(rows.seen.data() + rows.seen.size() + 8);
+        fetch_to_write(rows.place.data() + rows.place.size() + 32);
+    }
+    if (packets)
+        part.packets[from] += packets;
+    part.examined = examined;
+    part.counts = now;
+    if (frames.relative && !reader.frames.counts.timed) /* then this part is alone */
+        reader.frames.filter = frames.filter;
+}
+
+void Parts::decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, bool one_shard, Crew &crew)
+{
+    const Frames::Counts &all = reader.frames.counts;
+    /* The first packet's time is what others are relative to. */
+    unsigned threads = reader.frames.relative && !all.timed ? 1 : size();
+    Walk so_far = {at, reader.file, WL_STEP_PACKET, all.packets, 0, all.before_ns, all.timed}; /* not shared but by turns */
+    std::atomic<unsigned> turn = 0;
+
+    crew.run([&](unsigned mine) {
+        const u8 *until = mine + 1 >= threads ? end + 1 : at + (end - at) * (mine + 1) / threads;
+        Part &part = parts[mine];
+
+        part.clear(reader.interfaces.size());
+        Crew::await([&] { return turn.load(std::memory_order_acquire) == mine; });
+        part.at = so_far.at;
+        part.before = so_far.packets;
+        part.counts.timed = so_far.timed;
+        part.counts.first_ns = part.counts.last_ns = part.counts.before_ns = so_far.before_ns;
+        if (so_far.step == WL_STEP_PACKET)
+            walk(so_far, until, end);
+        part.end = so_far.at;
+        turn.store(mine + 1, std::memory_order_release);
+        decode_part(reader, part, begin, one_shard);
+    });
+    for (const Part &part : parts)
+        add_up(reader, part);
+    walked = so_far;
+}
+
+wl_step Parts::proceed(Reader &reader, const u8 *&at, u64 &needed)
+{
+    at = walked.at;
+    needed = walked.length;
+    reader.file = walked.file;
+    if (walked.step == WL_STEP_INTERFACE)
+        reader.add_interface(reader.file);
+    else if (walked.step == WL_STEP_SECTION)
+        reader.end_section(reader.file);
+    else
+        return walked.step;
+    at += walked.length;
+    return WL_STEP_OTHER;
+}
+
+void Parts::Part::clear(size_t interfaces)
+{
+    counts = {};
+    examined = 0;
+    packets.assign(interfaces, 0);
+    for (Rows &one : rows) {
+        one.seen.clear();
+        one.place.clear();
+    }
+}
+
+/* Add what a part counted to what was read before it. */
+void Parts::add_up(Reader &reader, const Part &part)
+{
+    Frames::Counts &all = reader.frames.counts;
+
+    if (part.counts.timed) {
+        all.first_ns = all.timed ? std::min(all.first_ns, part.counts.first_ns) : part.counts.first_ns;
+        all.last_ns = all.timed ? std::max(all.last_ns, part.counts.last_ns) : part.counts.last_ns;
+        all.before_ns = part.counts.before_ns;
+        all.timed = true;
+    }
+    all.packets += part.counts.packets;
+    all.wire_bytes += part.counts.wire_bytes;
+    all.captured_bytes += part.counts.captured_bytes;
+    all.filtered += part.counts.filtered;
+    all.backwards += part.counts.backwards;
+    all.jumps += part.counts.jumps;
+    all.snapped += part.counts.snapped;
+    for (size_t reason = 0; reason < WL_REASONS; reason++)
+        all.skipped[reason] += part.counts.skipped[reason];
+    for (size_t i = 0; i < part.packets.size(); i++)
+        reader.interfaces[i].packets += part.packets[i];
+}
+
+u64 Parts::examined() const
+{
+    u64 sum = 0;
+
+    for (const Part &part : parts)
+        sum += part.examined;
+    return sum;
+}
+
+void Parts::write(Reader &reader, const u8 *begin, u64 base, const u32 *places, size_t count, Columns *columns, size_t row) const
+{
+    size_t written = 0;
+
+    for (const Part &part : parts) {
+        Frames::Counts counts = {};
+        wl_file reading = reader.file;
+        wl_record record = {};
+        wl_row found;
+        u64 number = part.before;
+
+        counts.timed = true;
+        for (const u8 *at = part.at; at < part.end && written < count && begin + places[written] < part.end; at += record.length) {
+            if (wl_next(&reading, at, part.end, &record) != WL_STEP_PACKET)
+                continue;
+            number++;
+            if (at != begin + places[written])
+                continue;
+            const Reader::Interface &interface = reader.interfaces[record.interface];
+
+            reader.frames.wanted(record, interface.description.link, counts, interface.program, &found);
+            columns->write(row + written++, found, record, number, base + static_cast<u64>(record.frame - begin));
+        }
+    }
+}

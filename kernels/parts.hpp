@@ -1,0 +1,81 @@
+/* The records of a block, decoded by several threads into rows that matching takes, by shard.
+ *
+ * Each thread takes a part of the block. Where a part begins, only the records before it tell: the threads walk over their
+ * records one after the other, which is quick, and decode them at the same time, which is not. A block of a file that begins a
+ * section or describes an interface ends the walk: the caller decodes again from there.
+ *
+ * Law: rows of a shard, part after part, are in the order of the file; counts are those of one thread. */
+#ifndef WIRELAG_PARTS_HPP
+#define WIRELAG_PARTS_HPP
+
+#include "arrays.hpp"
+#include "crew.hpp"
+#include "reader.hpp"
+
+constexpr size_t shards = 8; /* by flow key: the first three bits */
+
+class Parts {
+  public:
+    struct Rows {
+        std::vector<wl_seen> seen;
+        std::vector<u32> place; /* of the record in the block */
+    };
+
+    explicit Parts(unsigned threads) : parts(threads)
+    {
+    }
+
+    unsigned size() const
+    {
+        return static_cast<unsigned>(parts.size());
+    }
+
+    const Rows &rows(unsigned part, size_t shard) const
+    {
+        return parts[part].rows[shard];
+    }
+
+    /* How many packets had a row and were wanted, whether matching takes them or not. */
+    u64 examined() const;
+
+    /* Decode the records of [at, end), in a block that begins at `begin`. Without the GIL, as all that follows. */
+    void decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, bool one_shard, Crew &crew);
+
+    /* Write the rows of these records, by their places, into columns, from this row on. */
+    void write(Reader &reader, const u8 *begin, u64 base, const u32 *places, size_t count, Columns *columns, size_t row) const;
+
+    /* Take in what ended the decoding. Returns WL_STEP_OTHER if it goes on at `at`; WL_STEP_MORE if the next record, of `needed`
+     * bytes, does not end inside the block; or WL_STEP_BROKEN. */
+    wl_step proceed(Reader &reader, const u8 *&at, u64 &needed);
+
+  private:
+    struct alignas(128) Part {    /* no line of the cache belongs to two threads */
+        const u8 *at, *end;       /* its records */
+        u64 before;               /* packets of the file before it */
+        Frames::Counts counts;    /* of its packets */
+        u64 examined;             /* those that are wanted */
+        std::vector<u64> packets; /* by interface */
+        Rows rows[shards];
+
+        void clear(size_t interfaces);
+    };
+
+    /* Where the walk over the records has come. */
+    struct Walk {
+        const u8 *at;
+        wl_file file;
+        wl_step step; /* why it ended: WL_STEP_PACKET if it did not */
+        u64 packets, length;
+        s64 before_ns;
+        bool timed;
+    };
+
+    static void walk(Walk &walk, const u8 *until, const u8 *end);
+    static void decode_part(Reader &reader, Part &part, const u8 *begin, bool one_shard);
+    static void add_up(Reader &reader, const Part &part);
+
+    std::vector<Part> parts;
+    Walk walked = {};
+};
+
+#endif

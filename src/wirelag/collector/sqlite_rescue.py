@@ -1,0 +1,137 @@
+"""What is saved of a damaged store, and how its successor takes its place.
+
+Laws. A damaged file is never deleted: it is renamed, and every row that can be read, from both ends of each table, goes
+into its successor. Only what the file holds may cost a row: where the system lacks something (file descriptors, room on
+the disk), the rescue fails as a whole, and the next attempt reads everything. The successor is complete before the
+damaged file is moved, and has a name by which the next start finds it: kill -9 at any step costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from wirelag.collector.sqlite_file import UNCHECKED, as_text, opened, sync_folder
+
+_TABLES: Final = ("series", "messages", "agents", "changes", "facts", "stale", "results")  # in order of rescue
+_BATCH: Final = 10_000  # rows of a transaction
+_FILES: Final = ("", "-wal", "-shm")  # of a store
+_LACKING: Final = {
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_IOERR,
+}  # fmt: skip
+_UNREADABLE: Final = {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ}  # a bad sector is damage, too
+
+
+def rescue(path: str) -> tuple[str, dict[str, int]]:
+    """Rename a damaged file and make its successor; returns its new name, and the rows that were saved of each table.
+
+    All connections must be closed.
+    """
+    made = f"{path}.rescue"
+    for end in _FILES:
+        Path(made + end).unlink(missing_ok=True)
+    saved: dict[str, int] = {}
+    with closing(opened(made)) as new, closing(sqlite3.connect(path, isolation_level=None)) as old:
+        old.text_factory = as_text
+        for table in _TABLES:
+            saved[table] = _save(old, new, table)
+        new.execute("pragma wal_checkpoint(truncate)")
+    when = _unused(path)
+    os.rename(made, f"{path}.rescued-{when}")
+    sync_folder(path)
+    finish(path)
+    return f"{path}.damaged-{when}", saved
+
+
+def finish(path: str) -> None:
+    """Put the successor of a damaged file in its place, if there is one: a rescue may have been killed before that."""
+    folder, begin = Path(path).parent, f"{Path(path).name}.rescued-"
+    for name in os.listdir(folder):
+        if name.startswith(begin):
+            aside = f"{path}.damaged-{name.removeprefix(begin)}"
+            for end in _FILES:
+                with suppress(FileNotFoundError):  # it was moved before the kill
+                    os.rename(path + end, aside + end)
+            os.rename(folder / name, path)
+            sync_folder(path)
+
+
+# ---- steps ----
+
+
+def _unused(path: str) -> str:
+    """The time, in a form that no damaged file has in its name yet."""
+    now = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    names = (now, *(f"{now}-{i}" for i in range(2, 1 << 20)))
+    return next(name for name in names if not any(Path(f"{path}.damaged-{name}{end}").exists() for end in _FILES))
+
+
+def _raise_unless_damaged(error: sqlite3.Error) -> None:
+    """Pass on an error that is not of what the file holds."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code not in _UNREADABLE and code & 0xFF in _LACKING:
+        raise error
+
+
+def _save(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> int:
+    """Copy the rows of a table from its beginning, and after a damaged place from its end."""
+    try:
+        there = {row[1] for row in old.execute(f"pragma table_info({table})")}  # an older version has fewer
+    except sqlite3.Error as error:
+        _raise_unless_damaged(error)
+        return 0
+    columns = [row[1:6:4] for row in new.execute(f"pragma table_info({table})") if row[1] in {*there, "crc"}]
+    names = [name for name, _ in columns]
+    key = [name for name, place in sorted(columns, key=lambda one: one[1]) if place]
+    read = ", ".join(name if name in there else str(UNCHECKED) for name in names)
+    put = f"insert or ignore into {table} ({', '.join(names)}) values ({', '.join('?' * len(columns))})"
+    saved = 0
+    for order, beyond in (("asc", ">"), ("desc", "<")):
+        batch: list[Sequence[Any]] = []
+        broken = False
+        for row in _rows(old, f"select {read} from {table}", key, [names.index(one) for one in key], order, beyond):
+            if row is None:
+                broken = True
+                continue
+            batch.append(row)
+            if len(batch) > _BATCH:
+                saved += _put(new, put, batch)
+                batch = []
+        saved += _put(new, put, batch)
+        if not broken:
+            break
+    return saved
+
+
+def _rows(
+    old: sqlite3.Connection, query: str, key: Sequence[str], places: Sequence[int], order: str, beyond: str
+) -> Iterator[Sequence[Any] | None]:
+    """Rows in the order of their key, up to a damaged place, for which it yields None."""
+    in_order = f"order by {', '.join(f'{name} {order}' for name in key)}"
+    last: Sequence[Any] | None = None
+    try:
+        for last in old.execute(f"{query} {in_order}"):
+            yield last
+    except sqlite3.Error as error:
+        _raise_unless_damaged(error)
+        yield None
+        try:  # Python reads a row ahead: it has not given the last one that is whole
+            after = [] if last is None else [last[place] for place in places]
+            where = f"where ({', '.join(key)}) {beyond} ({', '.join('?' * len(key))})" if after else ""
+            yield from old.execute(f"{query} {where} {in_order} limit 1", after).fetchall()
+        except sqlite3.Error as second:
+            _raise_unless_damaged(second)
+
+
+def _put(new: sqlite3.Connection, put: str, rows: Sequence[Sequence[Any]]) -> int:
+    """Store rows in a transaction; returns how many were not there."""
+    new.execute("begin")
+    saved = sum(new.execute(put, row).rowcount for row in rows)
+    new.execute("commit")
+    return saved

@@ -1,0 +1,126 @@
+"""Records that threads decode and match at once: the answer is that of packet batches, for any file and cores."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.captures import (
+    block,
+    capture_name,
+    capture_paths,
+    enhanced,
+    interface,
+    packets,
+    pcap,
+    plain_bytes,
+    section,
+)
+from tests.support.simulated_captures import write_simulation
+from wirelag import rtt
+from wirelag.capture import undecoded
+from wirelag.errors import WirelagError
+from wirelag.sim import Scenario, simulate
+
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"leg": "client", "top": 30},
+    {"leg": "mixed", "filter": "tcp"},
+    {"match": "tcp-timestamps", "retransmitted": "first"},
+    {"match": "handshake", "tunnels": True},
+    {"table_memory": "40KiB"},
+)
+SECOND = 10**9
+
+
+def answer(path: Path, cores: int, batches: bool, **options: Any) -> str:
+    """Everything that is told, or the error. To keep samples takes packet batches."""
+    try:
+        result = rtt(path, charts=False, cores=cores, samples=batches, **options)
+    except WirelagError as error:
+        return str(error)
+    return json.dumps([result.to_dict(), result.warnings, result.notes])
+
+
+@pytest.fixture
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undecoded, "BYTES_A_THREAD", 3_000)
+
+
+def check(path: Path, **options: Any) -> str:
+    alone = answer(path, 1, True, **options)
+    for cores in (1, 2, 3):
+        assert answer(path, cores, False, **options) == alone
+    return alone
+
+
+@pytest.mark.every(20)
+@pytest.mark.parametrize("path", capture_paths("wild", "rtt", "malformed", "readers"), ids=capture_name)
+@pytest.mark.usefixtures("short_blocks")
+def test_every_capture_has_the_answer_of_batches(path: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain.pcap"
+    plain.write_bytes(plain_bytes(path)[:2_000_000])
+    check(plain, **OPTIONS[sum(path.name.encode()) % len(OPTIONS)])
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("undecoded") / "one.pcap"
+    write_simulation(simulate(Scenario(packets=4_000)), path)
+    return path
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.usefixtures("short_blocks")
+def test_options_have_the_answer_of_batches(capture: Path, options: dict[str, Any]) -> None:
+    assert '"samples"' in check(capture, **options)
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_times_relative_to_the_first_packet(capture: Path) -> None:
+    """Only who reads the first packet knows when that is."""
+    from wirelag import Filter
+
+    whole = json.loads(answer(capture, 2, False))[0]["samples"]
+    part = json.loads(check(capture, filter=Filter(from_ns=2 * SECOND, to_ns=9 * SECOND, relative=True)))[0]["samples"]
+    assert 0 < part < whole
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_sections_and_interfaces_in_the_middle(capture: Path, tmp_path: Path) -> None:
+    """A new interface, section or byte order ends what is decoded at once; blocks without packets do not."""
+    seen = list(packets(capture.read_bytes()))
+    data, other = b"", block("<", 0xBAD, b"nothing that is known")
+    for number, order in enumerate("<><"):
+        data += section(order) + interface(order, 1) + interface(order, 1)
+        for i, packet in enumerate(seen[number::3]):
+            assert packet.time_ns is not None
+            if i % 200 == 100:
+                data += interface(order, 1)
+            data += enhanced(order, packet.frame, packet.time_ns // 1000, i % 2)
+            data += other if order == "<" and i % 7 == 0 else b""
+    path = tmp_path / "sections.pcapng"
+    path.write_bytes(data)
+    assert json.loads(check(path))[0]["packets"] == len(seen)
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_a_record_that_is_longer_than_many_blocks(capture: Path, tmp_path: Path) -> None:
+    data = capture.read_bytes()
+    long = struct.pack("<IIII", *struct.unpack("<II", data[24:32]), 200_000, 200_000) + bytes(200_000)
+    path = tmp_path / "long.pcap"
+    path.write_bytes(data[:24] + long + data[24:])
+    assert json.loads(check(path))[0]["skipped"]
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_of_equal_delays_the_first_are_the_slowest(capture: Path, tmp_path: Path) -> None:
+    """All packets at one instant: every delay is 0, and only the place in the file tells them apart."""
+    path = tmp_path / "equal.pcap"
+    path.write_bytes(pcap([(10**15, packet.frame, packet.wire_length) for packet in packets(capture.read_bytes())]))
+    slowest = json.loads(check(path))[0]["slowest"]
+    places = [one["frames"][-1]["number"] for one in slowest]
+    assert len(places) == 5
+    assert places == sorted(places)
