@@ -1,4 +1,4 @@
-"""LDA in the kernel: cut at packets, beside by the clock, beside the same outside the kernel, on the same packets.
+"""LDA: in the kernel, cut at packets, beside by the clock, beside the same outside the kernel, on the same packets.
 
 Two hosts, and a wire that delays by 2 ms with jitter, so that packets overtake each other; without loss and with 1%.
 All agents of a run see the same datagrams, and tcpdump sees them beside the agents: its captures, joined, are the

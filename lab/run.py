@@ -21,7 +21,7 @@ from lab.scenarios import Scenario
 from lab.servers import UDP, Httpd
 from lab.tunnels import Tunnel, WireGuard
 from lab.wire import statistics
-from tests.oracles.headers import endpoint, mix
+from tests.oracles.hashing import endpoint, mix
 from wirelag.capture.files import Capture
 from wirelag.estimators.pairs import Pairs
 from wirelag.estimators.pirate import Method

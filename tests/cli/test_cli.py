@@ -25,10 +25,10 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("--version", set(), 80, 40),
     ("rtt --help", set(), 150, 160),
     ("watch --help", set(), 160, 200),
-    ("info CAPTURE", {"numpy"}, 90, 229),
-    ("rtt CAPTURE", {"numpy"}, 78, 199),
-    ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 88, 205),
-    ("response CAPTURE", {"numpy"}, 86, 216),
+    ("info CAPTURE", {"numpy"}, 90, 231),
+    ("rtt CAPTURE", {"numpy"}, 80, 207),
+    ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 90, 213),
+    ("response CAPTURE", {"numpy"}, 86, 218),
 )
 RARE = {
     "numpy.ma",

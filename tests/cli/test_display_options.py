@@ -96,6 +96,7 @@ MEASURING = {  # options that choose what is measured, of which packets, or how:
     *("--read", "--speed", "--promiscuous", "--ring", "--in-kernel", "--then"),
 }
 OTHER_COMMANDS = {
+    "report",
     "compare",
     "score",
     "simulate",

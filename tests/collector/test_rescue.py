@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.collector.test_damage import COUNT, filled, found
 from tests.support.agent_messages import pair
 from tests.support.collector_process import RDA, recent
+from tests.support.filled_store import COUNT, filled, found
 from tests.support.waiting import until, until_soon
 from wirelag.collector import loop, upkeep
 from wirelag.collector.health import Health

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.ebpf.test_meters import (
+from tests.support import needs
+from tests.support.captures import pcap
+from tests.support.kernel_meters import (
     XDP_PASS,
     Sent,
     assert_same_samples,
@@ -18,8 +20,6 @@ from tests.ebpf.test_meters import (
     real,
     talks,
 )
-from tests.support import needs
-from tests.support.captures import pcap
 from wirelag.capture.pcap import CaptureFile
 from wirelag.ebpf.dataplane import UnavailableError
 from wirelag.ebpf.fridge import KernelFridge

@@ -107,7 +107,7 @@ def test_rows_are_equal_on_built_frames(decoder: Decoder, tunnels: bool) -> None
         if number % 100 == 0:
             fields, prefix, seed = rng.getrandbits(4), rng.choice((0, 5, 8, 16, 64)), rng.getrandbits(64)
             decoder.configure(tunnels, fields, prefix, seed)
-        frame = damaged(rng, random_frame(rng, [1])[1])
+        frame = damaged(rng, random_frame(rng)[1])
         if SHORTEST <= len(frame) <= LONGEST:
             row, _ = both(decoder, frame, tunnels, fields, prefix, seed)
             seen[row if isinstance(row, str) else row["kind"]] += 1

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.ebpf.test_meters import XDP_PASS, Sent, assert_same_lda, built
 from tests.support import needs
 from tests.support.captures import pcap
 from tests.support.kernel_frames import udp
+from tests.support.kernel_meters import XDP_PASS, Sent, assert_same_lda, built
 from wirelag.agent.config import Measured
 from wirelag.agent.cutting import CutPart, Unseen, cutter
 from wirelag.agent.in_kernel import KernelMeters

@@ -19,7 +19,7 @@ from wirelag.report import Report
 def packets_at(times_ns: list[int]) -> PacketBatch:
     batch = PacketBatch.empty()
     columns = {name: np.zeros((len(times_ns), *getattr(batch, name).shape[1:]), getattr(batch, name).dtype)
-               for name in PacketBatch.__slots__ if not name.startswith("_") and name != "blocks"}  # fmt: skip
+               for name in PacketBatch.__slots__ if name[0] != "_" and name not in ("blocks", "port")}  # fmt: skip
     columns["time_ns"] = np.array(times_ns, np.int64)
     return PacketBatch(columns)
 

@@ -5,7 +5,7 @@ Written from that page: dictionaries and lists instead of hashed places, whole n
 
 from dataclasses import dataclass, field
 
-from tests.oracles.headers import endpoint, mix
+from tests.oracles.hashing import endpoint, mix
 
 UNIT_NS = 1 << 24
 PLACES = 8

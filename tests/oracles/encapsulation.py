@@ -6,7 +6,7 @@ Written from that page and the RFCs: checksums are computed over all that they c
 import struct
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from tests.oracles.headers import endpoint, mix
+from tests.oracles.hashing import endpoint, mix
 
 TAGS = (0x8100, 0x88A8)
 UDP, ICMP, ICMPV6 = 17, 1, 58

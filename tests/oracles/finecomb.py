@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.oracles.headers import MASK
+from tests.oracles.hashing import MASK
 from tests.oracles.join import FINECOMB, Packet, coin, lz, scaled, signed
 from tests.oracles.lda import Banks, Row
 

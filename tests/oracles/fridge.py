@@ -12,7 +12,7 @@ from decimal import Decimal, localcontext
 from itertools import accumulate
 from typing import NamedTuple
 
-from tests.oracles.headers import MASK, mix, step
+from tests.oracles.hashing import MASK, mix, step
 from tests.oracles.match import (
     ACK,
     CLIENT,

@@ -7,7 +7,10 @@ Up to the transport header, offsets count from the frame's first byte: unreadabl
 never off its start.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
+
+from tests.oracles.hashing import G, endpoint, key, mix, step
+from tests.oracles.rare_links import NoRowError, behind_nflog, behind_radiotap, behind_wifi, read
 
 Columns = dict[str, int]
 
@@ -31,10 +34,6 @@ EXTENSIONS_V4 = {51}
 EXTENSIONS_V6 = {0, 43, 44, 51, 60, 135}
 PORTED = {6, 17, 33, 132, 136}
 ECHO = {1: {0, 8, 13, 14, 15, 16, 17, 18}, 58: {128, 129}}
-
-
-class NoRowError(Exception):
-    """The frame does not lead to a complete, valid IP header; the argument is the reason."""
 
 
 class Found(NamedTuple):
@@ -106,13 +105,6 @@ def decode(
     return columns
 
 
-def read(data: bytes, at: int, size: int) -> int:
-    """A big-endian integer, if all of it is captured."""
-    if at + size > len(data):
-        raise NoRowError("cut")
-    return int.from_bytes(data[at : at + size], "big")
-
-
 # From frame to IP packet
 
 
@@ -136,51 +128,13 @@ def link(data: bytes, link_type: int) -> Found:
             return pppoe(data, 0)
         case 104:
             return ethertype(data, read(data, 2, 2), 4)
-        case 105:
-            return wifi(data, 0)
-        case 127:
-            size = int.from_bytes(read(data, 2, 2).to_bytes(2, "big"), "little")
-            if size < 8:
-                raise NoRowError("malformed")
-            return wifi(data, size)
+        case 105 | 127:
+            at = behind_wifi(data, behind_radiotap(data) if link_type == 127 else 0)
+            return ethertype(data, read(data, at, 2), at + 2)
         case 239:
-            return nflog(data)
+            return by_nibble(data, behind_nflog(data), "malformed")
         case _:
             raise NoRowError("link_type")
-
-
-def wifi(data: bytes, at: int) -> Found:
-    kind, control = read(data, at, 1), read(data, at, 2) & 0xFF
-    if kind not in (0x08, 0x88) or control & 0x40:
-        raise NoRowError("not_ip")
-    addresses = 4 if control & 0x03 == 0x03 else 3
-    behind = at + 6 + 6 * addresses
-    if kind == 0x88:
-        several = read(data, behind, 2) >> 8 & 0x80
-        behind += 2 + (4 if control & 0x80 else 0) + (14 if several else 0)
-    if behind > len(data):
-        raise NoRowError("cut")
-    if data[behind : behind + 6] != b"\xaa\xaa\3\0\0\0" or len(data) < behind + 8:
-        raise NoRowError("not_ip")
-    return ethertype(data, read(data, behind + 6, 2), behind + 8)
-
-
-def nflog(data: bytes) -> Found:
-    if read(data, 0, 4) >> 16 & 0xFF:
-        raise NoRowError("malformed")
-    at = 4
-    for _ in range(16):
-        field = read(data, at, 4).to_bytes(4, "big")
-        order: Literal["little", "big"] = "little" if field[3] == 0 else "big"
-        size, kind = int.from_bytes(field[:2], order), int.from_bytes(field[2:], order)
-        if size < 4:
-            raise NoRowError("malformed")
-        if kind == 9:
-            return by_nibble(data, at + 4, "malformed")
-        at += -(-size // 4) * 4
-        if at > len(data):
-            raise NoRowError("cut")
-    raise NoRowError("layers")
 
 
 def by_nibble(data: bytes, at: int, otherwise: str) -> Found:
@@ -671,32 +625,6 @@ def gtp_u_extensions(data: bytes, at: int) -> int:
 
 
 # Hashes
-
-MASK = (1 << 64) - 1
-G, F, S = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F
-
-
-def mix(x: int) -> int:
-    x &= MASK
-    x ^= x >> 30
-    x = x * 0xBF58476D1CE4E5B9 & MASK
-    x ^= x >> 27
-    x = x * 0x94D049BB133111EB & MASK
-    x ^= x >> 31
-    return x
-
-
-def step(hashed: int, word: int) -> int:
-    x = (hashed ^ word) * F & MASK
-    return x ^ x >> 32
-
-
-def key(i: int) -> int:
-    return mix(i * G) | 1
-
-
-def endpoint(seed: int, high: int, low: int, port: int) -> int:
-    return step(step((seed + high * S + port * G) & MASK, low), 0)
 
 
 def add_hashes(columns: Columns, data: bytes, ip: IP, fields: int, prefix: int, seed: int) -> None:

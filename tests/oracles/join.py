@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.oracles.headers import MASK, mix
-from tests.oracles.headers import G as GOLDEN
+from tests.oracles.hashing import MASK, mix
+from tests.oracles.hashing import G as GOLDEN
 
 Packet = tuple[int, int]
 

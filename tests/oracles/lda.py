@@ -13,7 +13,7 @@ from fractions import Fraction
 from statistics import median
 from typing import NamedTuple
 
-from tests.oracles.headers import MASK
+from tests.oracles.hashing import MASK
 from tests.oracles.join import LDA, Packet, coin, lz, scaled, signed
 
 LARGEST_SHIFT = 31

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
 
-from tests.oracles.headers import mix, step
+from tests.oracles.hashing import mix, step
 from tests.oracles.roles import by_client
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
 

@@ -13,8 +13,8 @@ from math import isqrt
 from typing import NamedTuple
 
 from tests.oracles import lda
-from tests.oracles.headers import G as GOLDEN
-from tests.oracles.headers import mix
+from tests.oracles.hashing import G as GOLDEN
+from tests.oracles.hashing import mix
 from tests.oracles.join import RATELESS, Packet, coin, numbered, numbers, signed
 from tests.oracles.rda import Difference, Found, check, differing, without
 

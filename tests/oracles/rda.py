@@ -17,7 +17,7 @@ from operator import xor
 from typing import NamedTuple
 
 from tests.oracles import lda
-from tests.oracles.headers import MASK
+from tests.oracles.hashing import MASK
 from tests.oracles.join import (
     BANK,
     CHECK,

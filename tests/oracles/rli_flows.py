@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.oracles.headers import MASK
+from tests.oracles.hashing import MASK
 from tests.oracles.join import coin, scaled
 
 REASONS = ("inactive", "active", "evicted", "cut")

@@ -125,6 +125,8 @@ class MatchMeter:
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Match packets, and add the samples to their groups."""
+        if not len(packets):  # no thread starts for none: whoever listens may not have given up privileges yet
+            return
         found = self.match(packets)
         self._samples.packets += len(packets)
         if not len(found.rows):

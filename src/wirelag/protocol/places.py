@@ -10,6 +10,7 @@ from typing import Final
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.delimited import Chain
 from wirelag.protocol.loss import Loss, loss_of, unknown
+from wirelag.protocol.messages import Message
 from wirelag.protocol.pairing import Key, Pairing
 from wirelag.protocol.results import Ends, Rank
 from wirelag.protocol.shares import Held
@@ -40,6 +41,18 @@ class Segment:
         self.places: dict[int, Place] = {}  # by start time of the interval
         self.gone: dict[int, int] = {}  # finished places, and when they finished
         self.chain = Chain()  # for intervals delimited by packets
+
+    def is_first(self, message: Message, now_ns: int, kind: str, counted: Counter[str]) -> bool:
+        """Whether a message that says all there is of an interval is the first one, and says it of all packets."""
+        start_ns = message.interval.start_ns
+        if all(record["class"] is not None for record in message.records):
+            kind = "not comparable"
+        elif start_ns in self.gone:
+            kind = "duplicates"
+        else:
+            self.gone[start_ns] = now_ns
+        counted[kind] += 1
+        return kind not in ("not comparable", "duplicates")
 
     def near(self, interval: Interval, first: int, last: int) -> dict[int, Place | None]:
         """The places around an interval, as many as packets may straddle."""

@@ -30,12 +30,12 @@ from wirelag.protocol.single_ended import result_of as said_alone
 from wirelag.synopses.crossing import Crossing
 
 SECOND_NS: Final = 10**9
-LINGER_NS: Final = 60 * SECOND_NS  # how long incomplete intervals stay in memory
-SOON_NS: Final = 3 * SECOND_NS  # after that, a point that has sent nothing is missing
-ANSWER_NS: Final = 45 * SECOND_NS  # how long an agent may take to reply, even if cut off for half a minute
+LINGER_NS: Final = 60 * SECOND_NS  # how long incomplete intervals stay
+SOON_NS: Final = 3 * SECOND_NS  # then a silent point is missing
+ANSWER_NS: Final = 45 * SECOND_NS  # for a reply, even if cut off for half a minute
 MOST_BYTES: Final = 256 << 20
 MOST_SEGMENTS: Final = 4096
-MOST_NAMED: Final = 512  # segments that one point may name, so that it cannot use up those of others,
+MOST_NAMED: Final = 512  # segments that one point may name: those of others are theirs,
 MOST_CLASSES: Final = 8192  # and classes of all these segments
 LEAST_CLASSES: Final = 16  # of each
 IDLE_NS: Final = 3600 * SECOND_NS  # after that, a segment named by agents is dropped if no message is about it
@@ -222,7 +222,7 @@ class Rounds:
         return None if about else "of no segment"
 
     def _about(self, message: Message) -> Iterator[tuple[Segment, int]]:
-        """The segments that a message is about, and the end of each that its point is."""
+        """The segments that a message is about, and which end its point is."""
         name = message.segment
         inside = message.type == "crossing"
         if name is not None and name not in self._segments and self._named and is_inside(name, message.point) == inside:
@@ -280,31 +280,13 @@ class Rounds:
 
     def _said_alone(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         """One-sided: downstream says all there is; upstream speaks by its references."""
-        start_ns = message.interval.start_ns
-        if SIDES[side] == "upstream":
+        if SIDES[side] == "upstream" or not segment.is_first(message, now_ns, "synopses", self.counted):
             return []
-        if all(record["class"] is not None for record in message.records):
-            self.counted["not comparable"] += 1
-            return []
-        if start_ns in segment.gone:
-            self.counted["duplicates"] += 1
-            return []
-        self.counted["synopses"] += 1
-        segment.gone[start_ns] = now_ns
         return [said_alone(segment.ends, message)]
 
     def _crossing(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
-        """Inside a router: it has settled both ends itself."""
-        start_ns = message.interval.start_ns
-        if start_ns in segment.gone:
-            self.counted["duplicates"] += 1
-            return []
-        if all(record["class"] is not None for record in message.records):
-            self.counted["not comparable"] += 1
-            return []
-        self.counted["crossings"] += 1
-        segment.gone[start_ns] = now_ns
-        return [said_of_inside(message)]
+        """Inside a router, which settles both ends itself."""
+        return [said_of_inside(message)] if segment.is_first(message, now_ns, "crossings", self.counted) else []
 
     def _delimited(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         pairs = segment.chain.take(side, message, now_ns)
