@@ -1,17 +1,15 @@
 """The stores that every test of the store runs on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import needs, postgres
+from tests.support.stores import AnyStore, Open
 from wirelag.collector.postgres import PostgresStore
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.store import Retention
-
-AnyStore = SqliteStore | PostgresStore
-Open = Callable[..., AnyStore]
 
 
 @pytest.fixture(scope="session")

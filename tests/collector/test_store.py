@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.collector.conftest import AnyStore, Open
 from tests.support.agent_messages import SECOND_NS
 from tests.support.effort import examples, scaled
 from tests.support.places import ROOT
 from tests.support.stored_results import ALL_TIMES, START_NS, result
+from tests.support.stores import AnyStore, Open
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Retention
 from wirelag.collector.tally import Tally
@@ -285,6 +285,7 @@ for number in range(first, first + 10**6):
 """
 
 
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.acceptance)])
 def test_kill_9_loses_nothing_that_was_committed(kind: str, place: str, reopen: Open) -> None:
     rng = random.Random(4)
     script = WRITER.format(root=str(ROOT))

@@ -19,8 +19,9 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 from wirelag.collector.agents import together
-from wirelag.collector.columns import COLUMNS, FLOATS, TEXTS, tally_of, values_of
+from wirelag.collector.columns import COLUMNS, FLOATS, TEXTS, values_of
 from wirelag.collector.postgres_pruning import prune, used_bytes
+from wirelag.collector.postgres_reading import NAMES, PostgresReader, plain_text, tally_in
 from wirelag.collector.postgres_tables import (
     FENCED,
     LENGTHS,
@@ -44,7 +45,6 @@ from wirelag.collector.store import (
     Pruned,
     Put,
     Retention,
-    Row,
     StoreUnavailable,
 )
 from wirelag.collector.tally import Tally
@@ -61,7 +61,6 @@ _LOCK_MS: Final = 2000
 _SUMMING: Final = 8321_04  # of the one that adds up
 _ALL: Final = list(range(PARTS))
 _NUMBERS: Final = [i for i, name in enumerate(COLUMNS) if name not in {*TEXTS, *FLOATS, "bins"}]
-_NAMES: Final = ", ".join(COLUMNS)
 _PUT: Final = """
 with before as (select rank from {table} where series = %(series)s and length_ns = %(length)s and start_ns = %(start)s),
 put as (
@@ -85,22 +84,23 @@ _IS_SUM: Final = "old.intervals + old.missed <= excluded.intervals + excluded.mi
 
 def _put_into(table: str, replaces: str) -> str:
     values, excluded = (", ".join(form.format(name) for name in COLUMNS) for form in ("%({})s", "excluded.{}"))
-    return _PUT.format(table=table, names=_NAMES, values=values, excluded=excluded, replaces=replaces)
+    return _PUT.format(table=table, names=NAMES, values=values, excluded=excluded, replaces=replaces)
 
 
 _PUTS: Final = {table: _put_into(table, _KNOWS_MORE) for table in LENGTHS}
 _SUMS: Final = {table: _put_into(table, _IS_SUM) for table in ("minutes", "hours")}
 
 
-class PostgresStore:
+class PostgresStore(PostgresReader):
     """A store in a database. `name`: of this collector, the same after a restart."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (psycopg.Error, OSError)
 
     def __init__(self, url: str, retention: Retention | None = None, name: str = "", session: str = "") -> None:
         """`session`: of this process, if others share the work: then it writes only to partitions that it holds."""
-        self._url, self.name, self.keep = url, name, retention or Retention()
-        self.path, self.session, self._shared = shown(url), session or "wirelag", bool(session)
+        super().__init__(url, session or "wirelag")
+        self.name, self.keep = name, retention or Retention()
+        self.path, self._shared = shown(url), bool(session)
         self.committed_s = 0.0  # when, by a clock that is never set
         self.beyond = 0
         self.rescued: str | None = None
@@ -117,13 +117,13 @@ class PostgresStore:
         self._pruned_ns: int | None = None
         self._sized_s, self._bytes = 0.0, 0
         self._used = False  # whether this transaction has used tables of results
-        self._reading, self._pruning = threading.Lock(), threading.Lock()
+        self._pruning = threading.Lock()
         self._closed = False
         self._base = opened(url, self.session)
         try:
             self._lock()
             self._side = connected(url, self.session)
-            self._read_base = connected(url, self.session)
+            self.connect()
             self._prune_base = connected(url, self.session)
             self._forget_series()
         except self.errors as error:
@@ -155,8 +155,9 @@ class PostgresStore:
         self._closed = True
         with suppress(psycopg.Error):
             self._prune_base.cancel_safe(timeout=1.0)
-        with self._pruning, self._reading:
-            for base in (self._prune_base, self._read_base, self._side, self._base):
+        self.end()
+        with self._pruning:
+            for base in (self._prune_base, self._side, self._base):
                 base.close()
 
     def check(self) -> None:
@@ -255,7 +256,7 @@ class PostgresStore:
         )
         for part in set(parts_of(segment, point, False)).intersection(self.held):
             self._touched.add(part)
-            run(self._base, query, (part, key, _text(point), start_ns, now_ns, data, len(data)))
+            run(self._base, query, (part, key, plain_text(point), start_ns, now_ns, data, len(data)))
         self._newest_ns = max(start_ns, self._newest_ns or start_ns)
 
     def drop_messages(self, keys: Iterable[str]) -> None:
@@ -277,7 +278,7 @@ class PostgresStore:
         )
         between = start_ns - around_ns, start_ns + around_ns
         for point in points:
-            found = run(self._base, query, (*between, _text(point), self.held)).fetchall()
+            found = run(self._base, query, (*between, plain_text(point), self.held)).fetchall()
             yield from self._bodies((part, key) for part, key in found if not known(key))
 
     def _bodies(self, keys: Iterable[tuple[int, str]]) -> Iterator[bytes]:
@@ -335,7 +336,7 @@ class PostgresStore:
         beyond = {COLUMNS[i]: values[i] for i in _NUMBERS if isinstance(values[i], str)}
         given = dict(zip(COLUMNS, values, strict=True)) | dict.fromkeys(beyond)
         for name in TEXTS:
-            given[name] = None if given[name] is None else _text(given[name])
+            given[name] = None if given[name] is None else plain_text(given[name])
         given |= {
             "series": series, "length": length_ns, "start": start_ns, "rank": int(rank), "sum": summed,
             "sum_start": None if summed is None else start_ns // summed * summed,
@@ -385,7 +386,7 @@ class PostgresStore:
             "insert into agents values (%s, %s, %s) on conflict (point, collector) do update set said = excluded.said"
         )
         with self._base.cursor() as cursor:
-            cursor.executemany(query, [(_text(point), self.name, json.dumps(one)) for point, one in said.items()])
+            cursor.executemany(query, [(plain_text(point), self.name, json.dumps(one)) for point, one in said.items()])
 
     def agents(self, others: bool = False) -> dict[str, dict[str, Any]]:
         """The same, read back; with `others` what all other collectors together know."""
@@ -397,7 +398,7 @@ class PostgresStore:
 
     def drop_agent(self, point: str) -> None:
         """Forget the status of an agent."""
-        run(self._base, "delete from agents where point = %s", (_text(point),))
+        run(self._base, "delete from agents where point = %s", (plain_text(point),))
 
     def put_change(self, at_ns: int, said: Mapping[str, Any]) -> None:
         """Keep a change of the network."""
@@ -430,10 +431,10 @@ class PostgresStore:
 
     def _sum(self, length_ns: int, start_ns: int, series: int) -> None:
         parts = "singles" if length_ns == MINUTE_NS else "minutes"
-        query = f"select {_NAMES}, beyond from {parts} where series = %s and start_ns >= %s and start_ns < %s"
+        query = f"select {NAMES}, beyond from {parts} where series = %s and start_ns >= %s and start_ns < %s"
         whole, count, self._used = Tally(), 0, True
         for row in run(self._base, query, (series, start_ns, start_ns + length_ns)).fetchall():
-            if (part := _tally(row)) is not None:
+            if (part := tally_in(row)) is not None:
                 whole.add(part)
                 count += 1
         if count:
@@ -468,7 +469,7 @@ class PostgresStore:
 
     def _series_of(self, segment: str, key: str | None, most: int = MOST_OF_ONE) -> int | None:
         """The id of a series: always for a segment, for a class only up to the limit."""
-        name = _text(segment), _text(key or "")
+        name = plain_text(segment), plain_text(key or "")
         if self._outdated and self._base.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             self._forget_series()
         if name not in self._series:
@@ -494,49 +495,6 @@ class PostgresStore:
         query = "select segment, count(*) from series where class <> '' group by segment"
         self._classes = Counter(dict(run(self._base, query).fetchall()))
 
-    # ---- reading, from any thread ----
-
-    def _read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._reading:
-            if self._read_base.closed or self._read_base.broken:
-                self._read_base = connected(self._url, self.session)
-            return run(self._read_base, query, values).fetchall()
-
-    def series(self) -> list[tuple[str, str | None]]:
-        """Segments and their classes that have results."""
-        rows = self._read('select segment, class from series order by segment collate "C", class collate "C"')
-        return [(segment, key or None) for segment, key in rows]
-
-    def changes(self, times_ns: tuple[int, int], most: int) -> list[dict[str, Any]]:
-        """Changes of the network, the latest first."""
-        query = "select said from changes where at_ns >= %s and at_ns < %s order by at_ns desc limit %s"
-        return [json.loads(said) for (said,) in self._read(query, (*times_ns, most))]
-
-    def lengths_ns(self, segment: str, key: str | None) -> list[int]:
-        """The lengths of a series' stored intervals."""
-        least = " union all ".join(
-            f"select min(length_ns) from {table} where series = s.id and length_ns > last" for table in LENGTHS
-        )
-        query = (
-            "with recursive s as (select id from series where segment = %s and class = %s), "
-            "found (last) as (select 0::bigint union all "
-            f"select (select min(min) from ({least}) each) from found, s where last is not null) "
-            "select last from found where last > 0"
-        )
-        return [int(length) for (length,) in self._read(query, (_text(segment), _text(key or "")))]
-
-    def rows(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> list[Row]:
-        """Results of one length that begin within these times, in order; the latest, if there are too many."""
-        query = (
-            f"select start_ns, rank, {_NAMES}, beyond from {table_of(length_ns)} "
-            "where length_ns = %s and start_ns >= %s and start_ns < %s "
-            "and series = (select id from series where segment = %s and class = %s) "
-            "order by start_ns desc limit %s"
-        )
-        found = self._read(query, (length_ns, *times_ns, _text(segment), _text(key or ""), most))
-        tallies = ((row, _tally(row[2:])) for row in reversed(found))
-        return [Row(segment, key, row[0], length_ns, Rank(row[1]), one) for row, one in tallies if one is not None]
-
     @property
     def file_bytes(self) -> int:
         """Bytes on disk of the server, as of half a minute ago."""
@@ -545,15 +503,3 @@ class PostgresStore:
 
 def _raise(what: str, error: Exception) -> None:
     raise error
-
-
-def _tally(row: Sequence[Any]) -> Tally | None:
-    *values, beyond = row
-    for name, value in (beyond or {}).items():
-        values[COLUMNS.index(name)] = value
-    return tally_of(values)
-
-
-def _text(text: str) -> str:
-    """Text as PostgreSQL can store it: no NUL, no half of a character."""
-    return text.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -189,7 +189,7 @@ class Sharing:
         except BaseException:
             await self._give_up(tokens)
             raise
-        self._told.tell(await self._collector.in_worker(self._collector.take_over) or [])
+        self._told.tell(await self._collector.in_worker(self._collector.resume) or [])
         self._collector.counted["partitions taken over"] += len(tokens)
 
     async def _give_up(self, parts: Iterable[int]) -> None:
@@ -223,7 +223,9 @@ class Sharing:
             await asyncio.sleep(LEARN_S)
 
     def _read_agents(self) -> None:
-        self._collector.learn(self._store.agents(), self._store.agents(others=True))
+        heard = self._collector.agents.learn(self._store.agents(), self._store.agents(others=True))
+        for point in heard:
+            self._collector.presence.heard(point, False, time.monotonic())
 
     async def _tell(self) -> None:
         while True:

@@ -41,7 +41,6 @@ LEAST_CLASSES: Final = 16  # of each
 IDLE_NS: Final = 3600 * SECOND_NS  # after that, a segment named by agents is dropped if no message is about it
 MOST_SHARED: Final = 64  # segments that a message without a segment may be about,
 MOST_RESULTS: Final = 4096  # and classes of all of these
-MOST_GONE: Final = 8192  # finished intervals of a segment that are remembered
 
 
 class Rounds:
@@ -193,7 +192,7 @@ class Rounds:
         found: list[Outcome] = []
         for segment in list(self._segments.values()):
             self._let_idle_go(segment, now_ns)
-            segment.gone = _lately(segment.gone, now_ns - 2 * self._linger_ns)
+            segment.forget_gone(now_ns - 2 * self._linger_ns)
             self._used(segment.chain, segment.chain.old(now_ns - self._linger_ns))  # they stay in the store
             for start_ns in sorted(segment.places):
                 place = segment.places.get(start_ns)
@@ -459,7 +458,8 @@ class Rounds:
         found: list[Outcome] = []
         while (point := self._shares.excess()) is not None:
             before = self._shares.bytes
-            for _, segment, start_ns in sorted(self._holds(point), key=lambda one: one[0]):
+            held = [(start_ns, one) for one in self._segments.values() for start_ns in one.starts_of(point)]
+            for start_ns, segment in sorted(held, key=lambda one: one[0]):
                 if self._shares.enough(point):
                     break
                 self.counted["dropped because memory was full"] += 1
@@ -475,17 +475,3 @@ class Rounds:
             if self._shares.bytes >= before:
                 break
         return found
-
-    def _holds(self, point: str) -> Iterator[tuple[int, Segment, int]]:
-        """All intervals with messages of a point, by time."""
-        for segment in self._segments.values():
-            if point in segment.ends.points:
-                yield from ((at_ns, segment, at_ns) for at_ns, one in segment.places.items() if point in one.held)
-                waiting = segment.chain.sides[segment.ends.points.index(point)].waiting
-                yield from ((at_ns, segment, at_ns) for at_ns in waiting)
-
-
-def _lately(times_ns: dict[int, int], after_ns: int) -> dict[int, int]:
-    """Those after a time; not too many."""
-    kept = [(key, at_ns) for key, at_ns in times_ns.items() if at_ns > after_ns]
-    return dict(kept[-MOST_GONE:])
