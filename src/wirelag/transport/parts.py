@@ -2,7 +2,9 @@
 
 Law: a message is acknowledged to its agent, or to the broker that had it, once it is in its partition's subject; from
 there on it is the owner's, who acknowledges it when it is stored. So both ends of a segment meet at one collector,
-whichever way they came in. A partition has one consumer, which whoever owns it reads from: what a former owner had and
+whichever way they came in. It has no name by which the broker drops repetitions, since the owner does: with names and a
+server that was paused, those of a cluster (nats-server 2.9) had different messages under one number, and to acknowledge
+one deleted another. A partition has one consumer, which whoever owns it reads from: what a former owner had and
 did not acknowledge comes to the next one after _AGAIN_S, and what a former owner still reads it cannot store, and gives
 back.
 """
@@ -10,7 +12,6 @@ back.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -57,7 +58,6 @@ PARTED: Final = StreamConfig(
     max_bytes=2 << 30,
     max_age=7 * 86400.0,
     max_msg_size=MOST_BYTES + _HEADERS,
-    duplicate_window=600,
 )
 _AGAIN_S: Final = 3.0  # after which an unacknowledged message comes again
 _FETCH: Final = 64  # messages of a partition that are fetched at once,
@@ -110,9 +110,8 @@ class Parts:
             opening = peek(data)
             kind = opening.type
             for part in parts_of(opening.segment, opening.point, kind == "status"):
-                name = f"{hashlib.sha256(data).hexdigest()[:32]}-{part}"
                 where = f"wirelag.part.{part}.{kind}.{token(opening.point)}"
-                await _publish(self.line, where, data, {"Nats-Msg-Id": name}, self._address.shown)
+                await _publish(self.line, where, data, None, self._address.shown)
             self.counts["forwarded"] += 1
         except UnknownVersion:
             self.counts["of an unknown version"] += 1
@@ -139,7 +138,10 @@ class Parts:
         """Read these partitions from now on; what a former owner did not acknowledge comes within _AGAIN_S."""
         await self.ensure()
         context = await self.line.stream()
-        await asyncio.gather(*(self._open(context, part) for part in parts if part not in self._readers))
+        wanted = [part for part in parts if part not in self._readers]
+        done = await asyncio.gather(*(self._open(context, part) for part in wanted), return_exceptions=True)
+        for failed in filter(None, done):  # after all have ended: none may begin to read when its partition is let go
+            raise failed
 
     async def _open(self, context: JetStreamContext, part: int) -> None:
         consumer = ConsumerConfig(
