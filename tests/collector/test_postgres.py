@@ -141,6 +141,7 @@ def test_days_are_dropped_whole_and_what_comes_late_is_found(server: postgres.Se
     store.close()
 
 
+@pytest.mark.acceptance
 def test_a_server_that_restarts_is_used_again(tmp_path: Path) -> None:
     """While it is gone every call fails with an error of the store; what was committed is there."""
     own = postgres.Server(tmp_path / "own", fsync="off")
@@ -223,6 +224,7 @@ def test_a_database_that_is_not_there_is_one_line(server: postgres.Server, tmp_p
     assert "keeps results in postgresql://wirelag@127.0.0.1:" in said.stdout
 
 
+@pytest.mark.acceptance
 def test_a_backup_is_restored_whole(server: postgres.Server, tmp_path: Path) -> None:
     """As docs/guides/many-agents.md says: pg_dump while it runs, pg_restore into an empty database."""
     here = postgres.programs()
