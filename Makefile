@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test quick pythons acceptance bench fuzz release sbom hashes docs lint format clean debian-packages
+.PHONY: help demo lab fleet test quick pythons acceptance bench fuzz release sbom hashes docs lint format clean debian-packages
 
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -54,6 +54,10 @@ demo: $(RUNS) ## Simulate small captures and measure them
 lab: $(INSTALLED) ## Run the whole live system on this machine, as root, until Ctrl-C (PORT=8321)
 	@tests/install-debian-packages iproute2 ethtool procps util-linux
 	$(BIN)/python -m lab system $(if $(PORT),--port $(PORT))
+
+fleet: $(INSTALLED) ## Three collectors, a database and three brokers, as root, until Ctrl-C (PORT=8321)
+	@tests/install-debian-packages iproute2 ethtool procps util-linux nats-server nginx-light postgresql
+	$(BIN)/python -m lab fleet $(if $(PORT),--port $(PORT))
 
 # Linters run beside the tests; their output comes last. In a fresh clone one process first compiles the tests, which
 # takes 8 s of processor time: otherwise each worker would.

@@ -127,12 +127,12 @@ class Sending:
 
     messages: list[Message]
     folder: File
-    url: str
+    address: Address
     killed: int = 0
 
     def start(self) -> None:
         self._spool = Spool(self.folder)
-        self._way = sender(Address(self.url), self.messages[0].point)
+        self._way = sender(self.address, self.messages[0].point)
         self.outbox = Outbox(self._way, self._spool)
         self._task = asyncio.create_task(self.outbox.run())
 
@@ -178,9 +178,11 @@ async def drill(arguments: argparse.Namespace, folder: File, library: File) -> b
     start_ns = (time.time_ns() // SECOND_NS + 2) * SECOND_NS
     agents = [traffic(number, seconds, start_ns) for number in range(arguments.segments)]
     faults = Faults(folder, library)
-    url = faults.running.url
+    address = Address(faults.running.url)
     senders = [
-        Sending(agent.messages(0, seconds), folder / f"spool-{agent.point}", url) for ends in agents for agent in ends
+        Sending(agent.messages(0, seconds), folder / f"spool-{agent.point}", address)
+        for ends in agents
+        for agent in ends
     ]
     for one in senders:
         one.start()

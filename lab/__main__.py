@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from lab import system
+from lab import fleet, system
 from lab.network import sweep
 from lab.routers import BUSY, Routers
 from lab.run import run
@@ -62,6 +62,11 @@ def _system(options: argparse.Namespace) -> None:
         print(line)
 
 
+def _fleet(options: argparse.Namespace) -> None:
+    for line in fleet.run(options.seconds, options.port, options.seed, lambda text: print(text, flush=True)):
+        print(line)
+
+
 def _down(options: argparse.Namespace) -> None:
     for name in sweep():
         print(f"removed {name}")
@@ -94,11 +99,15 @@ def main() -> None:
     routers.add_argument("--seconds", type=float, default=USUAL.seconds, help="of traffic")
     routers.add_argument("--seed", type=int, default=1)
     routers.add_argument("-o", dest="output", type=Path, required=True, help="folder")
-    live = commands.add_parser("system", help="agents, a collector and its page, with traffic between two hosts")
-    live.set_defaults(do=_system)
-    live.add_argument("--seconds", type=float, help="and then end; without: until Ctrl-C")
-    live.add_argument("--port", type=int, default=system.PORT, help="of the page, on 127.0.0.1; 0: any")
-    live.add_argument("--seed", type=int, default=1)
+    for name, do, what in (
+        ("system", _system, "agents, a collector and its page, with traffic between two hosts"),
+        ("fleet", _fleet, "the same with three collectors, a database and a cluster of brokers"),
+    ):
+        live = commands.add_parser(name, help=what)
+        live.set_defaults(do=do)
+        live.add_argument("--seconds", type=float, help="and then end; without: until Ctrl-C")
+        live.add_argument("--port", type=int, default=system.PORT, help="of the page, on 127.0.0.1; 0: any")
+        live.add_argument("--seed", type=int, default=1)
     commands.add_parser("down", help="remove what ended processes left behind").set_defaults(do=_down)
     score = commands.add_parser("score", help="how far answers are from the truth")
     score.set_defaults(do=_score)

@@ -64,7 +64,7 @@ class System:
 
     def lines(self) -> list[str]:
         """Its segments, as far as measured."""
-        return [_line(one["segment"], one["settled"]) for one in self.ask("/api/v1/segments")["segments"]]
+        return [line_of(one["segment"], one["settled"]) for one in self.ask("/api/v1/segments")["segments"]]
 
 
 @contextlib.contextmanager
@@ -190,7 +190,8 @@ def _door(network: Network, host: str, port: int) -> Iterator[None]:
         listening.shutdown(socket.SHUT_RDWR)
 
 
-def _line(segment: str, report: dict[str, Any] | None) -> str:
+def line_of(segment: str, report: dict[str, Any] | None) -> str:
+    """A segment's last report in one line."""
     if report is None or report["mean"] is None:
         return f"{segment} {NOTHING}"
     loss = "unknown" if report["loss"] is None else f"{report['loss']:.2%}"

@@ -230,7 +230,7 @@ def test_waiting_cuts_have_a_bound_also_after_a_restart(tmp_path: Path) -> None:
     assert len(list(running.store.messages_since(0))) == 60  # nothing that was acknowledged is lost
     again = Collector(Rounds([Ends("C>D", "C", "D")], most_bytes=SMALL), running.store)
     tracemalloc.start()
-    assert again._resume() is not None
+    assert again.resume() is not None
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert again.rounds.bytes <= SMALL

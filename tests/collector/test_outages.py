@@ -32,7 +32,7 @@ class Offline:
         rounds, store = Rounds([Ends("A>B", "A", "B")]), SqliteStore(self._file)
         self.collector = Collector(rounds, store, lambda: self._tick() + self.off_ns, steady=self._tick)
         self.collector._ask_for = self.asked.extend  # type: ignore[method-assign]
-        assert self.collector._resume() is not None
+        assert self.collector.resume() is not None
 
     def _tick(self) -> int:
         self.now_ns += 10**6

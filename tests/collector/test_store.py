@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.agent_messages import SECOND_NS
-from tests.support.effort import examples
+from tests.support.effort import examples, scaled
 from tests.support.places import ROOT
 from tests.support.stored_results import ALL_TIMES, START_NS, result
+from tests.support.stores import AnyStore, Open
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Retention
 from wirelag.collector.tally import Tally
@@ -31,7 +33,7 @@ def tally(delays_ns: np.ndarray, lost: int = 0) -> Tally:
     return Tally.of(result(delays_ns, lost=lost), None)
 
 
-def fill(store: SqliteStore, seconds: range, seed: int = 1) -> np.ndarray:
+def fill(store: AnyStore, seconds: range, seed: int = 1) -> np.ndarray:
     rng = np.random.default_rng(seed)
     everything = []
     store.begin()
@@ -44,16 +46,11 @@ def fill(store: SqliteStore, seconds: range, seed: int = 1) -> np.ndarray:
     return np.concatenate(everything)
 
 
-def pass_time(store: SqliteStore, now_ns: int) -> None:
+def pass_time(store: AnyStore, now_ns: int) -> None:
     """Results come until then, and what is past its retention goes."""
     interval = Interval(now_ns, now_ns + SECOND_NS)
     store.put("A>B", None, interval, Rank.FIRST, tally(np.full(9, 1000)))
     store.prune(now_ns + SECOND_NS)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> SqliteStore:
-    return SqliteStore(str(tmp_path / "store.db"))
 
 
 # ---- tallies ----
@@ -121,7 +118,7 @@ def test_bins_survive_packing(delays_ns: np.ndarray, weight: int) -> None:
 # ---- results ----
 
 
-def test_a_less_complete_result_never_replaces_a_more_complete_one(store: SqliteStore) -> None:
+def test_a_less_complete_result_never_replaces_a_more_complete_one(store: AnyStore) -> None:
     orders = [list(Rank), list(reversed(Rank)), [Rank.FIRST, Rank.SETTLED, Rank.UNSEEN, Rank.SETTLED]]
     for number, order in enumerate(orders):
         interval = Interval(START_NS + number * SECOND_NS, START_NS + (number + 1) * SECOND_NS)
@@ -133,7 +130,7 @@ def test_a_less_complete_result_never_replaces_a_more_complete_one(store: Sqlite
     assert [(row.rank, row.tally.moments.used) for row in rows] == [(Rank.SETTLED, 13)] * 3
 
 
-def test_a_repeated_result_counts_once(store: SqliteStore) -> None:
+def test_a_repeated_result_counts_once(store: AnyStore) -> None:
     for _ in range(3):
         fill(store, range(120))
         store.begin()
@@ -145,7 +142,7 @@ def test_a_repeated_result_counts_once(store: SqliteStore) -> None:
     assert hour.tally.intervals == 120
 
 
-def test_minutes_and_hours_have_the_right_quantiles(store: SqliteStore) -> None:
+def test_minutes_and_hours_have_the_right_quantiles(store: AnyStore) -> None:
     delays_ns = fill(store, range(0, 3600, 7))
     store.begin()
     while store.sum_up(START_NS + 3 * HOUR_NS):
@@ -161,7 +158,7 @@ def test_minutes_and_hours_have_the_right_quantiles(store: SqliteStore) -> None:
     assert said["lost"] == sum(second % 3 for second in range(0, 3600, 7))
 
 
-def test_a_late_second_changes_its_minute_and_hour(store: SqliteStore) -> None:
+def test_a_late_second_changes_its_minute_and_hour(store: AnyStore) -> None:
     fill(store, range(59))
     store.begin()
     store.sum_up(START_NS + 2 * HOUR_NS)
@@ -175,7 +172,7 @@ def test_a_late_second_changes_its_minute_and_hour(store: SqliteStore) -> None:
     assert [row.tally.intervals for row in store.rows("A>B", None, HOUR_NS, ALL_TIMES, 10)] == [60]
 
 
-def test_classes_and_lengths_are_kept_apart(store: SqliteStore) -> None:
+def test_classes_and_lengths_are_kept_apart(store: AnyStore) -> None:
     store.begin()
     for key in (None, "10.0.0.0/24"):
         for length_ns in (SECOND_NS, 10 * SECOND_NS):
@@ -186,7 +183,7 @@ def test_classes_and_lengths_are_kept_apart(store: SqliteStore) -> None:
     assert store.lengths_ns("A>B", "nothing") == []
 
 
-def test_sums_larger_than_a_column_survive(store: SqliteStore) -> None:
+def test_sums_larger_than_a_column_survive(store: AnyStore) -> None:
     made = tally(np.full(10, 1000))
     made.moments.sum_ns = -(10**30)
     store.begin()
@@ -198,10 +195,8 @@ def test_sums_larger_than_a_column_survive(store: SqliteStore) -> None:
 # ---- retention ----
 
 
-def test_old_results_go_and_their_sums_stay(tmp_path: Path) -> None:
-    store = SqliteStore(
-        str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS, minutes_ns=DAY_NS, hours_ns=10 * DAY_NS)
-    )
+def test_old_results_go_and_their_sums_stay(reopen: Open) -> None:
+    store = reopen(Retention(single_ns=HOUR_NS, minutes_ns=DAY_NS, hours_ns=10 * DAY_NS))
     fill(store, range(300))
     store.sum_up(START_NS + 2 * HOUR_NS)
     pass_time(store, START_NS + 2 * HOUR_NS)
@@ -213,14 +208,19 @@ def test_old_results_go_and_their_sums_stay(tmp_path: Path) -> None:
     assert len(store.rows("A>B", None, HOUR_NS, ALL_TIMES, 10)) == 1
 
 
-def test_the_file_stays_within_its_limit(tmp_path: Path) -> None:
-    store = SqliteStore(str(tmp_path / "store.db"), Retention(most_bytes=400_000))
-    for hour in range(12):
-        fill(store, range(3600 * hour, 3600 * hour + 400))
-        store.prune(START_NS + (hour + 1) * HOUR_NS)
-    assert store.used_bytes <= 400_000
-    newest = store.rows("A>B", None, SECOND_NS, ALL_TIMES, 1)
-    assert newest[0].start_ns == START_NS + (3600 * 11 + 399) * SECOND_NS
+def test_the_store_stays_within_its_limit(reopen: Open) -> None:
+    """Where only whole days go, these are days."""
+    store, day_s = reopen(Retention(single_ns=60 * DAY_NS)), 86_400
+    for day in range(6):
+        fill(store, range(day_s * day, day_s * day + 120))
+        if day == 2:
+            most = store.used_bytes
+            store.retain(Retention(single_ns=60 * DAY_NS, most_bytes=most))
+        store.prune(START_NS + day * DAY_NS + HOUR_NS)
+    assert store.used_bytes <= most
+    rows = store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10_000)
+    assert rows[-1].start_ns == START_NS + (day_s * 5 + 119) * SECOND_NS
+    assert 120 <= len(rows) <= 360
 
 
 def test_a_year_fits_into_the_documented_size(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_year_fits_into_the_documented_size(tmp_path: Path) -> None:
 # ---- messages ----
 
 
-def test_messages_are_kept_until_they_are_done(store: SqliteStore) -> None:
+def test_messages_are_kept_until_they_are_done(store: AnyStore) -> None:
     store.begin()
     for i in range(5):
         store.put_message(f"key{i}", "AB"[i % 2], START_NS + i // 2, b"body%d" % i, 100 + i)
@@ -268,9 +268,10 @@ sys.path.insert(0, {root!r})
 import numpy as np
 from tests.support.agent_messages import SECOND_NS
 from tests.support.stored_results import ALL_TIMES, START_NS, result
+from wirelag.collector.postgres import PostgresStore
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.tally import Tally
-store = SqliteStore(sys.argv[1])
+store = (PostgresStore if "://" in sys.argv[1] else SqliteStore)(sys.argv[1])
 first = len(store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10**6))
 for number in range(first, first + 10**6):
     one = result(np.full(50, 1000 + number), START_NS + number * SECOND_NS)
@@ -284,12 +285,13 @@ for number in range(first, first + 10**6):
 """
 
 
-def test_kill_9_loses_nothing_that_was_committed(tmp_path: Path) -> None:
-    path, rng = str(tmp_path / "store.db"), random.Random(4)
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.acceptance)])
+def test_kill_9_loses_nothing_that_was_committed(kind: str, place: str, reopen: Open) -> None:
+    rng = random.Random(4)
     script = WRITER.format(root=str(ROOT))
     promised = -1
-    for _ in range(5):
-        writer = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE, text=True)
+    for _ in range(scaled(5, 3)):
+        writer = subprocess.Popen([sys.executable, "-c", script, place], stdout=subprocess.PIPE, text=True)
         assert writer.stdout is not None
         for _ in range(rng.randrange(20, 80)):
             promised = int(writer.stdout.readline())
@@ -297,10 +299,10 @@ def test_kill_9_loses_nothing_that_was_committed(tmp_path: Path) -> None:
         promised = max([promised, *(int(line) for line in writer.stdout.read().splitlines() if line.strip())])
         writer.stdout.close()
         writer.wait()
-        with sqlite3.connect(path) as base:
-            assert base.execute("pragma integrity_check").fetchone() == ("ok",)
-        base.close()
-        store = SqliteStore(path)
+        if kind == "sqlite":
+            with closing(sqlite3.connect(place)) as base:
+                assert base.execute("pragma integrity_check").fetchone() == ("ok",)
+        store = reopen()
         rows = store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10**6)
         numbers = [(row.start_ns - START_NS) // SECOND_NS for row in rows]
         assert numbers == list(range(len(numbers)))
@@ -325,14 +327,15 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_other_users_cannot_read_it(store: SqliteStore) -> None:
+def test_other_users_cannot_read_it(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "store.db"))
     assert Path(store.path).stat().st_mode & 0o077 == 0
 
 
 # ---- limits ----
 
 
-def test_numbers_beyond_63_bits_come_back_as_numbers(store: SqliteStore) -> None:
+def test_numbers_beyond_63_bits_come_back_as_numbers(store: AnyStore) -> None:
     made = tally(np.full(9, 1000))
     made.sent, made.clock_error_ns, made.references_lost, made.moments.sum_ns = 2**63, 2**64, 2**70, -(2**65)
     store.put("A>B", None, Interval(START_NS, START_NS + SECOND_NS), Rank.SETTLED, made)
@@ -345,8 +348,8 @@ def test_numbers_beyond_63_bits_come_back_as_numbers(store: SqliteStore) -> None
         assert row.to_json()["sent"] == 2**63
 
 
-def test_a_late_interval_does_not_undo_a_minute_without_parts(tmp_path: Path) -> None:
-    store = SqliteStore(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS))
+def test_a_late_interval_does_not_undo_a_minute_without_parts(reopen: Open) -> None:
+    store = reopen(Retention(single_ns=HOUR_NS))
     fill(store, range(59))
     store.sum_up(START_NS + 2 * HOUR_NS)
     pass_time(store, START_NS + 2 * HOUR_NS)
@@ -358,7 +361,7 @@ def test_a_late_interval_does_not_undo_a_minute_without_parts(tmp_path: Path) ->
     assert hour.tally.intervals == 59
 
 
-def test_known_loss_stays_known(store: SqliteStore) -> None:
+def test_known_loss_stays_known(store: AnyStore) -> None:
     interval = Interval(START_NS, START_NS + SECOND_NS)
     known, unknown = tally(np.full(9, 1000), lost=4), tally(np.full(9, 1000), lost=4)
     unknown.loss_sent, unknown.lost, unknown.reason = 0, 0.0, "a point no longer has the times"
@@ -369,7 +372,7 @@ def test_known_loss_stays_known(store: SqliteStore) -> None:
     assert row.to_json()["lost"] == 4
 
 
-def test_answers_follow_their_synopses_whatever_the_clock_showed(store: SqliteStore) -> None:
+def test_answers_follow_their_synopses_whatever_the_clock_showed(store: AnyStore) -> None:
     for second in (1, 0):
         for kind, arrived_ns in (("times", 5), ("synopsis", 7), ("synopsis", 6)):
             name = f"{kind}-{second}-{arrived_ns}"
@@ -379,11 +382,10 @@ def test_answers_follow_their_synopses_whatever_the_clock_showed(store: SqliteSt
     assert found == [one.format(second) for second in (0, 1) for one in expected]
 
 
-def test_classes_are_bounded_and_old_ones_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wirelag.collector.sqlite.MOST_OF_ONE", 5)
-    monkeypatch.setattr("wirelag.collector.sqlite.MOST_CLASSES", 8)
-    store, made = SqliteStore(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS)), tally(np.full(9, 1000))
-    path = tmp_path / "store.db"
+def test_classes_are_bounded_and_old_ones_make_room(reopen: Open, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"wirelag.collector.{kind}.MOST_OF_ONE", 5)
+    monkeypatch.setattr(f"wirelag.collector.{kind}.MOST_CLASSES", 8)
+    store, made = reopen(Retention(single_ns=HOUR_NS)), tally(np.full(9, 1000))
 
     def put(segment: str, second: int) -> int:
         interval = Interval(START_NS + second * SECOND_NS, START_NS + (second + 1) * SECOND_NS)
@@ -394,7 +396,7 @@ def test_classes_are_bounded_and_old_ones_make_room(tmp_path: Path, monkeypatch:
     assert put("A>B", 1) == 1
     assert store.beyond == 2 + 4 + 7 + 7
     store.close()
-    store = SqliteStore(str(path), Retention(single_ns=HOUR_NS))
+    store = reopen(Retention(single_ns=HOUR_NS))
     assert put("A>B", 1) == 1
     while store.sum_up(START_NS + 3 * HOUR_NS):
         pass
@@ -403,15 +405,16 @@ def test_classes_are_bounded_and_old_ones_make_room(tmp_path: Path, monkeypatch:
     assert put("A>B", 3 * 3600) == 6
 
 
-def test_a_store_of_minutes_alone_stays_within_its_limit(tmp_path: Path) -> None:
-    store, made = SqliteStore(str(tmp_path / "store.db"), Retention(most_bytes=100_000)), tally(np.arange(900) * 1000)
-    store.begin()
-    for minute in range(600):
-        start_ns = START_NS + minute * MINUTE_NS
+def test_a_store_of_minutes_alone_stays_within_its_limit(reopen: Open) -> None:
+    store, made = reopen(), tally(np.arange(900) * 1000)
+    for number in range(200):
+        start_ns = START_NS + number * 3 * HOUR_NS
         store.put("A>B", None, Interval(start_ns, start_ns + MINUTE_NS), Rank.SETTLED, made)
-    store.commit()
-    assert store.used_bytes > 100_000
-    store.prune(START_NS + 11 * HOUR_NS)
-    assert store.used_bytes <= 100_000
+        if number == 100:
+            most = store.used_bytes
+    assert store.used_bytes > most
+    store.retain(Retention(most_bytes=most))
+    store.prune(START_NS + 601 * HOUR_NS)
+    assert store.used_bytes <= most
     rows = store.rows("A>B", None, MINUTE_NS, ALL_TIMES, 999)
-    assert rows[-1].start_ns == START_NS + 599 * MINUTE_NS
+    assert rows[-1].start_ns == START_NS + 199 * 3 * HOUR_NS

@@ -77,8 +77,8 @@ def test_every_command_has_a_page(command: str) -> None:
 
 def test_make_help_names_every_target() -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    targets = ["help", "demo", "lab", "test", "quick", "pythons", "acceptance", "bench", "fuzz", "release", "sbom"]
-    targets += ["hashes", "docs", "lint", "format", "clean"]
+    targets = ["help", "demo", "lab", "fleet", "test", "quick", "pythons", "acceptance", "bench", "fuzz", "release"]
+    targets += ["sbom", "hashes", "docs", "lint", "format", "clean"]
     assert re.findall(r"^  make (\w+)", listed, re.MULTILINE) == targets
 
 

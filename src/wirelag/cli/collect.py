@@ -36,6 +36,9 @@ def collect(
     nats_secret: Annotated[
         str | None, _option("--nats-secret", "FILE", "The broker's token, or user:password.", SERVED)
     ] = None,
+    nats_replicas: Annotated[
+        int | None, _option("--nats-replicas", "N", "Copies of each stream that is made; 3 in a cluster.", SERVED)
+    ] = None,
     ca: Annotated[str | None, _option("--ca", "FILE", "CA that signed the broker's certificate.", SERVED)] = None,
     insecure: Annotated[
         bool | None, _option("--insecure", None, "Allow plain text to the broker, and any certificate.", SERVED)
@@ -58,7 +61,9 @@ def collect(
         list[str] | None,
         _option("--upgraded", "R", "--follow: a router that measures; default: those with live agents.", MEASURED),
     ] = None,
-    store: Annotated[str | None, _option("--store", "FILE", "Database of results; wirelag.db.", KEPT)] = None,
+    store: Annotated[
+        str | None, _option("--store", "FILE", "Database of results; wirelag.db. Or postgresql://...", KEPT)
+    ] = None,
     retain: Annotated[
         list[str] | None,
         _option(
@@ -75,7 +80,7 @@ def collect(
     given = {
         "listen": listen, "token_file": token_file, "certificate": certificate, "key": key, "segments": segment,
         "topology": topology, "slow": slow, "store": store,
-        "nats": {"url": nats, "secret_file": nats_secret, "ca": ca, "insecure": insecure},
+        "nats": {"url": nats, "secret_file": nats_secret, "replicas": nats_replicas, "ca": ca, "insecure": insecure},
         "follow": {"every": follow, "upgraded": upgraded},
         "retain": dict(map(_pair, retain or ())),
     }  # fmt: skip

@@ -68,6 +68,7 @@ class Agents:
         }
         self._changed: set[str] = set()
         self._heard_ns: dict[str, int] = {}  # since the start, by a clock that is never set
+        self._others: dict[str, dict[str, Any]] = {}  # as other collectors know them
         self.more = 0  # messages of agents beyond MOST
 
     def heard(self, message: Message, size: int, now_ns: int, steady_ns: int) -> bool:
@@ -107,11 +108,25 @@ class Agents:
         changed, self._changed = self._changed, set()
         return {point: self._known[point] for point in changed}
 
+    def learn(self, mine: Mapping[str, Any], others: Mapping[str, dict[str, Any]]) -> list[str]:
+        """Take note of what is stored; returns the agents that other collectors have heard since the last call.
+
+        What this one has stored and is gone was forgotten by way of another.
+        """
+        self._known = {point: said for point, said in self._known.items() if point in mine or point in self._changed}
+        before, self._others = self._others, {point: said for point, said in others.items() if _is_sound(said)}
+        return [
+            point
+            for point, said in self._others.items()
+            if said.get("heard_ns", 0) > before.get(point, said).get("heard_ns", 0)
+        ]
+
     def forget(self, point: str) -> bool:
         """Forget an agent; False if it is not known."""
         self._changed.discard(point)
         self._heard_ns.pop(point, None)
-        return self._known.pop(point, None) is not None
+        known = [one.pop(point, None) for one in (self._known, self._others)]
+        return any(one is not None for one in known)
 
     def following(self, steady_ns: int, began_ns: int = 0) -> dict[str, int]:
         """Live agents that take their m-set from the collector, and since when their current one is valid.
@@ -134,11 +149,26 @@ class Agents:
     def all(self, now_ns: int, steady_ns: int) -> list[dict[str, Any]]:
         """The JSON of the API; times in seconds."""
         found = []
-        for point, said in sorted(self._known.items()):
-            heard_ns = self._heard_ns.get(point)
-            silent_ns = now_ns - said.get("heard_ns", 0) if heard_ns is None else steady_ns - heard_ns
-            found.append(_shown(point, dict(said), silent_ns))
+        for point in sorted({**self._known, **self._others}):
+            mine, theirs = self._known.get(point), self._others.get(point)
+            heard_ns = None if mine is None else self._heard_ns.get(point)
+            said = together(mine, theirs)
+            silent_ns = now_ns - said.get("heard_ns", 0)
+            if heard_ns is not None:
+                silent_ns = min(silent_ns, steady_ns - heard_ns) if theirs else steady_ns - heard_ns
+            found.append(_shown(point, said, silent_ns))
         return found
+
+
+def together(mine: Mapping[str, Any] | None, theirs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What two collectors know of an agent: they count different messages, and the later one knows its state."""
+    if mine is None or theirs is None:
+        return dict(mine or theirs or {})
+    earlier, later = sorted((mine, theirs), key=lambda one: int(one.get("heard_ns", 0)))
+    said = {**earlier, **later} | ({} if later.get("says") else {"says": earlier.get("says", {})})
+    said |= {name: mine[name] + theirs[name] for name in ("packets", "unseen", "messages", "bytes")}
+    last_ns = [one["last_ns"] for one in (mine, theirs) if "last_ns" in one]
+    return said | ({"last_ns": max(last_ns)} if last_ns else {})
 
 
 def _is_sound(said: Mapping[str, Any]) -> bool:

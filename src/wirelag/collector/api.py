@@ -21,7 +21,7 @@ from wirelag.collector.openapi import document, values_of
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SUMMED, Kept, Row
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
-from wirelag.protocol.results import Rank
+from wirelag.protocol.results import Rank, named_ends
 
 if TYPE_CHECKING:
     from wirelag.network.topology import Topology
@@ -142,6 +142,8 @@ class Api:
         ends = {one.segment: one for one in self._of.rounds.segments}
         classes: dict[str, list[str]] = {name: [] for name in ends}
         for name, key in await asyncio.to_thread(self._of.store.series):
+            if self._of.is_shared and name not in ends:  # another collector's
+                ends |= {one.segment: one for one in [named_ends(name)] if one is not None}
             classes.setdefault(name, [])
             if key is not None:
                 classes[name].append(key)
@@ -161,6 +163,8 @@ class Api:
     async def _last(self, segment: str, known: dict[str, Kept], least: Rank) -> dict[str, Any] | None:
         if segment in known:
             return known[segment].report
+        if (told := self._of.elsewhere(segment, least >= Rank.ALONE)) is not None:
+            return told
         lengths = await asyncio.to_thread(self._of.store.lengths_ns, segment, None)
         rows = await self._singles(segment, None, lengths, (0, FOREVER_NS), 3)
         return next((row.to_json() for row in reversed(rows) if row.rank >= least), None)

@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterator
 
 from wirelag.collector.following import Follow, called, pointed
-from wirelag.collector.serve import encryption, holder, listening
+from wirelag.collector.serve import encryption, listening
 from wirelag.collector.settings import Settings
 from wirelag.collector.sqlite_check import looked_over
 from wirelag.collector.sqlite_file import VERSION, version_of
-from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS
+from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, is_postgres
+from wirelag.collector.stores import holder
 from wirelag.errors import WirelagError
 from wirelag.network.topology import Topology, read_topology
 from wirelag.units import format_duration
@@ -41,7 +42,8 @@ def told(settings: Settings) -> Iterator[str]:
 
         from wirelag.transport.nats_check import problem
 
-        yield f"also receives messages from {settings.nats.shown}"
+        also = "shares the work by way of" if settings.shares else "also receives messages from"
+        yield f"{also} {settings.nats.shown}"
         if (wrong := asyncio.run(problem(settings.nats))) is not None:
             yield f"  {wrong}"
     if settings.ends:
@@ -55,6 +57,26 @@ def told(settings: Settings) -> Iterator[str]:
         yield f"sums paths over {len(net.routers)} routers of {settings.topology}"
         if settings.follow is not None:
             yield from _followed(settings.follow, net)
+    yield from _kept(settings)
+    keep = settings.retention
+    ages = (("intervals", keep.single_ns), ("minutes", keep.minutes_ns), ("hours", keep.hours_ns))
+    yield "  " + ", ".join(f"{name} for {format_duration(age)}" for name, age in ages)
+    size, most = budget(settings) >> 20, keep.most_bytes >> 20
+    yield f"  about {size} MiB per segment with intervals of 1 s; at most {most} MiB in total"
+    yield settings.given
+
+
+def _kept(settings: Settings) -> Iterator[str]:
+    """Where results are kept."""
+    if is_postgres(settings.store):
+        from wirelag.collector import postgres_tables as tables
+
+        version, name = tables.version_of(settings.store), tables.shown(settings.store)
+        yield f"keeps results in {name} ({'new' if version is None else 'existing'})"
+        newest = len(tables.STEPS)
+        if version not in (None, newest):
+            yield f"  which has version {version}: the start brings it to version {newest}; make a backup before"
+        return
     version = version_of(settings.store)
     yield f"keeps results in {settings.store} ({'new' if version is None else 'existing'})"
     if version not in (None, VERSION):
@@ -62,12 +84,6 @@ def told(settings: Settings) -> Iterator[str]:
         yield f"  which has version {version}: the start copies it to {copy}, and brings it to version {VERSION}"
     if version is not None and (wrong := looked_over(settings.store, holder(settings.store) is not None)) is not None:
         yield f"  which {wrong}"
-    keep = settings.retention
-    ages = (("intervals", keep.single_ns), ("minutes", keep.minutes_ns), ("hours", keep.hours_ns))
-    yield "  " + ", ".join(f"{name} for {format_duration(age)}" for name, age in ages)
-    size, most = budget(settings) >> 20, keep.most_bytes >> 20
-    yield f"  about {size} MiB per segment with intervals of 1 s; at most {most} MiB in total"
-    yield settings.given
 
 
 def _followed(follow: Follow, net: Topology) -> Iterator[str]:

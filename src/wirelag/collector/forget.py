@@ -8,11 +8,12 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from wirelag.collector.settings import Settings
+from wirelag.collector.store import is_postgres
 from wirelag.collector.tokens import ADMIN
 from wirelag.errors import WirelagError
 
@@ -44,10 +45,10 @@ def forget(collector: Collector, point: str) -> bool:
 
 def tell_to_forget(settings: Settings, point: str) -> str:
     """Tell the collector of these settings to forget an agent, or change its store if it does not run."""
-    from wirelag.collector.serve import alone
+    from wirelag.collector.stores import alone
 
     try:
-        with alone(settings.store):
+        with nullcontext() if is_postgres(settings.store) else alone(settings.store):
             found = _in_store(settings.store, point)
     except WirelagError as error:
         if "another collector" not in str(error):
@@ -59,6 +60,8 @@ def tell_to_forget(settings: Settings, point: str) -> str:
 
 
 def _in_store(path: str, point: str) -> bool:
+    if is_postgres(path):
+        return _in_database(path, point)
     from wirelag.collector.sqlite import SqliteStore
     from wirelag.collector.sqlite_file import version_of
 
@@ -66,6 +69,18 @@ def _in_store(path: str, point: str) -> bool:
         return False
     with closing(SqliteStore(path)) as store:
         found = point in store.agents()
+        store.begin()
+        store.drop_agent(point)
+        store.commit()
+    return found
+
+
+def _in_database(url: str, point: str) -> bool:
+    """Forget it there: collectors that run follow."""
+    from wirelag.collector.postgres import PostgresStore
+
+    with closing(PostgresStore(url, session="wirelag-forget")) as store:
+        found = point in store.agents() or point in store.agents(others=True)
         store.begin()
         store.drop_agent(point)
         store.commit()

@@ -11,6 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Final, Literal
 
+from wirelag.collector.tally import Tally
+from wirelag.transport.notices import Notices
+
 STUCK_S: Final = 120.0
 What = Literal["store", "clock", "pruning", "room"]
 KINDS: Final[dict[What, str]] = {  # and what each means
@@ -66,3 +69,18 @@ class Health:
         if not self.healthy:
             lines.insert(0, f"worker: has not worked for {STUCK_S:g} s")
         return "\n".join([*(lines or ["no problem"]), ""])
+
+
+class Apart:
+    """Reports once that the points of a segment cannot be compared."""
+
+    def __init__(self, notices: Notices) -> None:
+        self._notices = notices
+        self._why: dict[str, str | None] = {}  # by segment
+
+    def say(self, segment: str, tally: Tally) -> None:
+        """Report it, if a settled result shows it for the first time."""
+        reason = None if tally.comparable else tally.reason
+        if reason is not None and self._why.get(segment) != reason:
+            self._notices.say("segments that are not measured", segment, f"{segment} is not measured: {reason}")
+        self._why[segment] = reason

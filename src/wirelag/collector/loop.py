@@ -22,11 +22,11 @@ import numpy.ma  # noqa: F401  # numpy imports it on first use, when file descri
 from wirelag.collector.agents import Agents, Presence
 from wirelag.collector.clock_check import RIGHT, Behind, how_far, is_ahead, may_pass
 from wirelag.collector.following import Follow, Following, TopologyChange
-from wirelag.collector.health import Health
+from wirelag.collector.health import Apart, Health
 from wirelag.collector.listeners import Listeners, Said
 from wirelag.collector.metrics import InUse, Metrics
 from wirelag.collector.read_again import before, is_settled, other_halves
-from wirelag.collector.store import Kept, Store, next_of
+from wirelag.collector.store import Fenced, Kept, Store, next_of
 from wirelag.collector.tally import Tally
 from wirelag.collector.upkeep import Upkeep
 from wirelag.errors import WirelagError
@@ -91,20 +91,25 @@ class Collector:
         self._spoke: dict[str, int] = {}  # points of the last batch, and the index of their message
         self._left: set[int] = set()  # messages of the last batch that were not accepted
         self._behind = Behind()
-        self._apart: dict[str, str | None] = {}  # why segments cannot be measured
+        self._apart = Apart(self.notices)
         self._by_point: dict[str, Inbox] = {}  # the inbox by which a point was last heard
         self._began_ns = steady()
         self._unsaved: list[Result] = []
         self._trimmed_s = 0.0  # when `latest` and `settled` were, by a clock that is never set
         self._pruner = ThreadPoolExecutor(1, "pruning")
         self._resumed = False
+        self.is_shared = False  # with others, in one store (sharing.py):
+        self.entries: list[Inbox] = []  # their messages come by way of another
+        self.owns: Callable[[Message], bool] = lambda message: True  # is it for this one?
+        self.fenced: Callable[[Iterable[int]], None] = lambda parts: None  # another has taken over
+        self.elsewhere: Callable[[str, bool], dict[str, Any] | None] = lambda segment, settled: None  # told lately
         self._checked = asyncio.Event()  # the store was, once
 
     async def run(self, inboxes: list[Inbox], read: Callable[[], Topology] | None = None) -> None:
         """Run until cancelled. `read` returns the current topology, if it is followed."""
-        self.inboxes, self._loop = inboxes, asyncio.get_running_loop()
+        self.inboxes, self._loop = [*inboxes, *self.entries], asyncio.get_running_loop()
         self._asked = [(inbox, asyncio.Queue(MOST_ASKS)) for inbox in inboxes]
-        self.listeners.tell(await self.in_worker(self._resume) or [])
+        self.listeners.tell(await self.in_worker(self.resume) or [])
         async with asyncio.TaskGroup() as group:
             for inbox in inboxes:
                 group.create_task(self._receive(inbox))
@@ -134,6 +139,13 @@ class Collector:
         self.latest = {name: one for name, one in self.latest.items() if name not in gone}
         self.settled = {name: one for name, one in self.settled.items() if name not in gone}
         self.metrics.forget(gone)
+
+    def give_up(self, segments: Iterable[str]) -> None:
+        """Forget all about these: they are another collector's now; in the worker."""
+        gone = set(segments)
+        self.rounds.give_up(gone)
+        self._unsaved = [one for one in self._unsaved if one.segment not in gone]
+        self.no_longer(gone)
 
     # ---- tasks ----
 
@@ -204,7 +216,8 @@ class Collector:
         while True:
             try:
                 topology = await asyncio.to_thread(read)
-                alive, inside = await self.in_worker(self._alive)
+                alive = await self.in_worker(self.agents.following, self.steady(), self._began_ns)
+                inside = await self.in_worker(self.agents.inside)
                 change = await asyncio.to_thread(following.take, topology, alive, self.clock(), inside)  # may take long
                 for told in await self.in_worker(self._followed, alive, change):
                     self._send(told)
@@ -212,7 +225,7 @@ class Collector:
             except WirelagError as error:  # the previous topology stays valid
                 self.counted["topology not read"] += 1
                 if following.failed(error):
-                    print(f"wirelag: {error}; keeping the previous topology", file=sys.stderr, flush=True)
+                    _log(f"{error}; keeping the previous topology")
             await asyncio.sleep(following.every_s)
 
     async def in_worker(self, work: Callable[..., Any], *arguments: Any) -> Any:
@@ -241,6 +254,11 @@ class Collector:
             self.store.commit()
             if self.store.beyond:
                 self.counted["results of classes beyond the limit"] = self.store.beyond
+        except Fenced as error:
+            with suppress(*self.store.errors):
+                self.store.rollback()
+            self.fenced(error.parts)
+            return None
         except self.store.errors as error:
             with suppress(*self.store.errors):
                 self.store.rollback()
@@ -299,19 +317,12 @@ class Collector:
                 self.metrics.ready(one.result, now_ns)
             if rank >= Rank.ALONE > before:
                 self.metrics.settled(one.result.segment, one.tally, one.result.interval)
-                self._say_apart(one.result.segment, one.tally)
+                self._apart.say(one.result.segment, one.tally)
             elif rank == Rank.FIRST and before == Rank.UNSEEN:
                 self.metrics.came(one.result.segment, one.result.interval)
             elif rank == Rank.UNSEEN and before < rank:
                 self.metrics.missed(one.result.segment, one.result.interval, steady_ns)
         self.metrics.pass_time(steady_ns)
-
-    def _say_apart(self, segment: str, tally: Tally) -> None:
-        """Report once that the points of a segment cannot be compared."""
-        reason = None if tally.comparable else tally.reason
-        if reason is not None and self._apart.get(segment) != reason:
-            self.notices.say("segments that are not measured", segment, f"{segment} is not measured: {reason}")
-        self._apart[segment] = reason
 
     def _take(self, batch: list[bytes]) -> list[Said] | None:
         def work(now_ns: int, found: list[Outcome]) -> None:
@@ -328,15 +339,11 @@ class Collector:
         self._spoke, self._left = {}, set()
         return self._kept(work)
 
-    def _alive(self) -> tuple[dict[str, int], frozenset[str]]:
-        """Agents that take an m-set, with the one they have; and those that measure inside."""
-        return self.agents.following(self.steady(), self._began_ns), self.agents.inside()
-
     def _followed(self, alive: Mapping[str, int], change: TopologyChange | None) -> list[Message]:
         """Store a change; return the messages for agents whose m-sets are outdated."""
         if change is not None:
             self.counted["topology changes"] += 1
-            print(f"wirelag: topology: {change}", file=sys.stderr, flush=True)
+            _log(f"topology: {change}")
             try:
                 self.store.begin()
                 self.store.put_change(change.at_ns, change.to_json())
@@ -360,11 +367,7 @@ class Collector:
             message = decode(data)
         except UnknownVersion as error:
             if not self.counted["of an unknown version"]:
-                print(
-                    f"wirelag: a message {error}; its sender keeps it until this wirelag is upgraded",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                _log(f"a message {error}; its sender keeps it until this wirelag is upgraded")
             self.counted["of an unknown version"] += 1
             self._left.add(place)
             return []
@@ -391,7 +394,7 @@ class Collector:
         if message.type == "m-set":
             self.counted["not for a collector"] += 1
             return []
-        if self._is_behind(message, now_ns) or may_pass(message, now_ns):
+        if self._is_behind(message, now_ns) or may_pass(message, now_ns) or not self.owns(message):
             self._left.add(place)
             return []
         if is_ahead(message, now_ns):
@@ -408,7 +411,8 @@ class Collector:
             is_late or message.terms.delimiters is not None or self.rounds.lacks_other(message)
         ):  # whatever the clock shows
             found += self._again_all(other_halves(self.store, self.rounds, message), message)
-        self.store.put_message(message.key, message.point, message.interval.start_ns, data, now_ns)
+        start_ns = message.interval.start_ns
+        self.store.put_message(message.key, message.point, start_ns, data, now_ns, message.segment)
         return found + self._into_rounds(message)
 
     def _is_behind(self, message: Message, now_ns: int) -> bool:
@@ -444,9 +448,9 @@ class Collector:
             return []
         return [] if self.rounds.has(message.key) else self._into_rounds(message)
 
-    def _resume(self) -> list[Said] | None:
+    def resume(self) -> list[Said] | None:
         """Process stored messages again, in parts of bounded size; None if the store fails."""
-        said: list[Said] = []
+        self._resumed, said = False, list[Said]()
 
         def work(now_ns: int, found: list[Outcome]) -> None:
             for data in part:
@@ -478,7 +482,7 @@ class Collector:
             self.notices.say("agents heard or not", line, line)
         if self.upkeep.rescue():
             self._resumed = False
-        if not self._resumed and self._resume() is None:  # it failed at the start, or messages were found again
+        if not self._resumed and self.resume() is None:  # it failed at the start, or messages were found again
             return None
         found = self._kept(work)
         self.health.works()
@@ -488,3 +492,7 @@ class Collector:
             self.latest = {name: one for name, one in self.latest.items() if name in names}
             self.settled = {name: one for name, one in self.settled.items() if name in names}
         return found
+
+
+def _log(line: str) -> None:
+    print(f"wirelag: {line}", file=sys.stderr, flush=True)

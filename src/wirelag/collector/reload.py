@@ -38,6 +38,8 @@ LATER: Final = {  # what needs a restart
     "names": "names",
     "follow": "follow",
     "nats": "nats",
+    "lease_ns": "share",
+    "replicas": "nats",
 }
 
 

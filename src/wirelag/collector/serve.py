@@ -8,12 +8,10 @@ use it. No secret is logged. The page talks only to this server.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import gc
 import hmac
 import os
 import re
-import secrets
 import signal
 import socket
 import ssl
@@ -30,6 +28,8 @@ from urllib.parse import parse_qs
 
 from wirelag import __version__
 from wirelag.collector.reload import Reload
+from wirelag.collector.sessions import SESSION_S, scope_of
+from wirelag.collector.sessions import opened as opened_session
 from wirelag.collector.settings import Settings
 from wirelag.collector.tokens import AGENT, METRICS, READ, Tokens, refusal, senders
 from wirelag.errors import MissingExtraError, WirelagError
@@ -52,9 +52,8 @@ try:
     from wirelag.collector.metrics import InUse
     from wirelag.collector.replies import Replies
     from wirelag.collector.requests import NamedProtocol
-    from wirelag.collector.sqlite import SqliteStore
-    from wirelag.collector.sqlite_file import passes
-    from wirelag.collector.store import StoreUnavailable
+    from wirelag.collector.store import Store, StoreUnavailable
+    from wirelag.collector.stores import name_of, opened, shown
     from wirelag.transport.audit import Audit
     from wirelag.transport.http_inbox import HttpInbox
     from wirelag.transport.notices import lasting_log
@@ -70,8 +69,6 @@ from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
 from wirelag.transport.service_manager import watched
 
-SESSION_S: Final = 12 * 3600.0
-MOST_SESSIONS: Final = 1000
 MOST_LOGIN: Final = 4096  # bytes
 LOGIN_S: Final = 10.0
 COOKIE: Final = "wirelag"
@@ -107,13 +104,10 @@ class Guard:
         self._app, self._encrypted, self._admit, self._refused = app, encrypted, admit, refused
         self._opened, self._is_strange = opened, is_strange
         self._tokens: Tokens | None = None
-        self._sessions: dict[str, tuple[float, str]] = {}  # by session: when it expires, and its scope
         self.use(tokens)
 
     def use(self, tokens: Tokens | None) -> None:
-        """Accept these tokens from now on; if one is gone or may do less, all sessions end."""
-        if not (self._tokens or {}).items() <= (tokens or {}).items():
-            self._sessions.clear()
+        """Accept these tokens from now on, and their sessions."""
         self._tokens = None if tokens is None else dict(tokens)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -170,8 +164,7 @@ class Guard:
         return found[0] if found else None
 
     def _in_session(self, request: Request) -> str | None:
-        expires, scope = self._sessions.get(request.cookies.get(COOKIE, ""), (0.0, ""))
-        return scope if expires > time.monotonic() else None
+        return scope_of(request.cookies.get(COOKIE, ""), self._tokens or {}, time.time())
 
     async def _login(self, request: Request) -> Response:
         body = b""
@@ -189,17 +182,9 @@ class Guard:
             self._refused(request, "a wrong login")
             return HTMLResponse(_login_page("That token is wrong."), 401, {"WWW-Authenticate": "Bearer"})
         self._admit(request, None, scope == READ)
-        now = time.monotonic()
-        self._sessions = {name: one for name, one in self._sessions.items() if one[0] > now}
-        while len(self._sessions) >= MOST_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
-        session = secrets.token_urlsafe(32)
-        self._sessions[session] = now + SESSION_S, scope
         self._opened(request, scope)
-        answer = RedirectResponse("/", 303)
-        answer.set_cookie(
-            COOKIE, session, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=self._encrypted
-        )
+        answer, session = RedirectResponse("/", 303), opened_session(given, time.time())
+        answer.set_cookie(COOKIE, session, max_age=SESSION_S, httponly=True, samesite="strict", secure=self._encrypted)
         return answer
 
 
@@ -259,46 +244,6 @@ def listening(settings: Settings) -> socket.socket:
         raise WirelagError(f"{settings.host}:{settings.port}: cannot listen ({reason}); choose with --listen") from None
 
 
-@contextmanager
-def alone(store: str) -> Iterator[None]:
-    """Lock the store against other collectors; the lock ends with the process."""
-    path = f"{store}.lock"
-    try:
-        file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    except OSError as error:
-        kind = StoreUnavailable if passes(error, path) else WirelagError
-        raise kind(f"{path}: cannot be written ({error.strerror}); name another store with --store") from None
-    try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            who = os.read(file, 20).decode(errors="replace").strip()
-            raise WirelagError(
-                f"{store}: another collector (process {who}) writes to it; stop it, or name another store with --store"
-            ) from None
-        with suppress(OSError):  # the disk is full: the lock holds all the same
-            os.truncate(file, 0)
-            os.write(file, str(os.getpid()).encode())
-        yield
-    finally:
-        os.close(file)
-
-
-def holder(store: str) -> str | None:
-    """The process of the collector that has locked the store; None if there is none."""
-    try:
-        file = os.open(f"{store}.lock", os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return os.read(file, 20).decode(errors="replace").strip()
-    finally:
-        os.close(file)
-    return None
-
-
 def encryption(settings: Settings) -> Encryption | None:
     """TLS according to the settings."""
     return None if settings.certificate is None else Encryption(settings)
@@ -320,14 +265,15 @@ async def serve(settings: Settings, read: Callable[[], Settings]) -> None:
 
 async def _opened(
     settings: Settings, stack: ExitStack, sock: socket.socket, context: ssl.SSLContext | None, ended: asyncio.Event
-) -> SqliteStore | None:
+) -> Store | None:
     """The store; while the disk is full or read-only, all requests get 503 and agents keep their messages."""
     said, waiting, works = "", None, None
+    name = f"{socket.gethostname()} {settings.host}:{sock.getsockname()[1]}"  # hosts may have one name
+    session = name_of(socket.gethostname(), sock.getsockname()[1]) if settings.shares else ""
     try:
         while not ended.is_set():
             try:
-                stack.enter_context(alone(settings.store))
-                return await asyncio.to_thread(SqliteStore, settings.store, settings.retention)
+                return await asyncio.to_thread(opened, settings, stack, name, session)
             except StoreUnavailable as error:
                 stack.close()
                 if said != str(error):
@@ -409,7 +355,7 @@ def _about(collector: Collector, point: str, segments: list[str]) -> dict[str, A
 async def _serve(
     settings: Settings,
     read: Callable[[], Settings],
-    store: SqliteStore,
+    store: Store,
     sock: socket.socket,
     encrypted: Encryption | None,
     ended: asyncio.Event,
@@ -437,7 +383,13 @@ async def _serve(
     inbox = HttpInbox(senders(settings.tokens), quotas=quotas, runs=runs, admit=desk.admit, refused=desk.refused)
     collector.in_use = partial(_in_use, collector, settings, inbox, visitors)
     inboxes: list[Inbox] = [inbox]
-    if settings.nats is not None:
+    sharing = None
+    if settings.shares:
+        from wirelag.collector.sharing import shared
+
+        sharing = shared(settings, collector, store, inbox, quotas, runs)
+        inboxes = sharing.inboxes
+    elif settings.nats is not None:
         from wirelag.transport.nats import NatsInbox
 
         name = f"{socket.gethostname()}:{os.path.realpath(settings.store)}"
@@ -475,6 +427,7 @@ async def _serve(
     server = _server(app, None if encrypted is None else encrypted.context, visitors)
     Briefly(collector.notices).instead()
     working = asyncio.create_task(collector.run(inboxes, following))
+    together = asyncio.create_task(ended.wait() if sharing is None else sharing.run())
     serving = asyncio.create_task(server.serve([door]))
     closing = asyncio.create_task(close_idle(server, visitors, collector.counted))
     waiting = asyncio.create_task(ended.wait())
@@ -482,15 +435,19 @@ async def _serve(
     scheme = "http" if encrypted is None else "https"
     host, port = door.getsockname()[:2]
     print(
-        f"collecting at {scheme}://{f'[{host}]' if ':' in host else host}:{port}/, store {settings.store}",
+        f"collecting at {scheme}://{f'[{host}]' if ':' in host else host}:{port}/, store {shown(settings.store)}",
         file=sys.stderr,
     )
     sys.stderr.flush()
     try:
-        await asyncio.wait([working, serving, closing, waiting], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([working, serving, closing, waiting, together], return_when=asyncio.FIRST_COMPLETED)
         if closing.done():
             closing.result()  # it ends only by an error
     finally:
+        if sharing is not None:
+            await sharing.close()
+        together.cancel()
+        await asyncio.gather(together, return_exceptions=True)
         for one in inboxes:
             await one.close()
         working.cancel()

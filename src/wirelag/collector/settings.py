@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wirelag.collector.following import Follow
-from wirelag.collector.store import Retention
+from wirelag.collector.store import Retention, is_postgres
 from wirelag.collector.tokens import Tokens, tokens_of
 from wirelag.errors import WirelagError
 from wirelag.protocol.inside import is_inside
@@ -83,7 +83,7 @@ SEGMENTS: Final = listed(Kind("`A>B`, or a table", _ends))
 SCHEMA: Final = Schema((
     Key("listen", Kind("`ADDRESS:PORT`", _listen), LISTEN, "address to listen on; beyond loopback needs `token_file`",
         "--listen"),
-    Key("store", PATH, "wirelag.db", "database of results", "--store"),
+    Key("store", PATH, "wirelag.db", "database of results: a file, or `postgresql://USER@HOST/NAME`", "--store"),
     Key("token_file", PATH, None, "file of tokens, one per line", "--token-file"),
     Key("audit", PATH, None, "file for the audit log: logins, refusals, reloads, what agents are told"),
     Key("certificate", PATH, None, "certificate for HTTPS; needs `key`", "--certificate"),
@@ -100,6 +100,10 @@ SCHEMA: Final = Schema((
     Key("nats.secret_file", PATH, None, "file with its token, or `user:password`", "--nats-secret"),
     Key("nats.ca", PATH, None, "CA that signed the broker's certificate", "--ca", "the system's"),
     Key("nats.insecure", FLAG, False, "allow plain text to other hosts and any certificate", "--insecure"),
+    Key("nats.replicas", whole(1, 5), 1, "copies of each stream that the collector makes: 3 in a cluster of brokers",
+        "--nats-replicas"),
+    Key("share.lease", duration("500ms", "10m"), "1500ms", "with PostgreSQL and a broker: how long after its last "
+        "sign of life the work of a collector goes to others"),
     Key("limits.messages", whole(1, 10**6), 500, "messages per second of one point; beyond it, it waits"),
     Key("limits.bytes", size("64KiB"), "8MiB", "bytes per second of one point; beyond it, it waits"),
     Key("limits.time", number(0.01, 1.0), 0.25, "share of the processing time that one point may use"),
@@ -141,7 +145,14 @@ class Settings:
     audit: str | None = None
     client_ca: str | None = None
     token_file: str | None = None
+    lease_ns: int = 1_500_000_000
+    replicas: int = 1
     given: str = ""  # which settings were given, in words
+
+    @property
+    def shares(self) -> bool:
+        """Whether several collectors share the work."""
+        return self.nats is not None and is_postgres(self.store)
 
     @classmethod
     def load(cls, file: str | None, given: Mapping[str, Any]) -> Settings:
@@ -173,6 +184,8 @@ class Settings:
             _text_of(file)
         if read.given("follow") and not read.given("topology"):
             raise read.wrong("topology", "is missing: name the topology to follow, a file or ospf:")
+        if read.given("follow") and read.given("nats") and is_postgres(read["store"]):
+            raise read.wrong("follow", "works with one collector: those that share the work cannot follow yet")
         names = read["names"] or {}
         return cls(
             host,
@@ -195,6 +208,8 @@ class Settings:
             read["audit"],
             read["client_ca"],
             read["token_file"],
+            read["share.lease"],
+            read["nats.replicas"],
             read.stated(),
         )
 

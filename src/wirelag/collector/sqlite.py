@@ -6,11 +6,9 @@ One process writes; others may read the file at the same time. When a part chang
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 import threading
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -18,14 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from wirelag.collector.columns import COLUMNS, tally_of, values_of
 from wirelag.collector.pruning import Pruner, used_bytes
 from wirelag.collector.sqlite_check import changed_rows, check, checksum, is_whole, of_message, of_result, stored
 from wirelag.collector.sqlite_file import (
-    COLUMNS,
-    LATER,
-    MOMENTS,
-    SINGLE,
-    TEXTS,
     UNCHECKED,
     cannot_open,
     connected,
@@ -37,7 +31,6 @@ from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, SUMMED, Prune
 from wirelag.collector.tally import Tally
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.results import Rank
-from wirelag.stats.moments import Moments
 
 LATE_NS: Final = 5 * SECOND_NS  # a minute is summed this long after its end
 MOST_CLASSES: Final = 1 << 16  # classes of all segments; more are not kept
@@ -218,7 +211,9 @@ class SqliteStore:
         self._began = False
         self._turn.release()
 
-    def put_message(self, key: str, point: str, start_ns: int, data: bytes, now_ns: int) -> None:
+    def put_message(
+        self, key: str, point: str, start_ns: int, data: bytes, now_ns: int, segment: str | None = None
+    ) -> None:
         """Keep a message until it is no longer needed; the first with its key, unless the disk has changed that one."""
         row = (key, point, start_ns, now_ns, data, len(data), checksum((key, point, start_ns, data)))
         query = "into messages (key, point, start_ns, arrived_ns, body, bytes, crc) values (?, ?, ?, ?, ?, ?, ?)"
@@ -309,7 +304,7 @@ class SqliteStore:
 
     def _tally(self, row: Sequence[Any], crc: int | None) -> Tally | None:
         """The result of segment, class, length, start, rank and columns; None if the disk has changed it."""
-        found = _tally(row[5:]) if is_whole(row, crc) and row[4] in _RANKS else None
+        found = tally_of(row[5:]) if is_whole(row, crc) and row[4] in _RANKS else None
         if found is None:
             self._note(of_result(row[0], row[3]))
         return found
@@ -423,9 +418,7 @@ class SqliteStore:
         self._base.execute("insert or ignore into stale values (?, ?, ?)", where)
 
     def _write(self, name: tuple[str, str], where: tuple[int, int, int], rank: Rank, tally: Tally) -> None:
-        values = [getattr(tally, name) for name in SINGLE] + [getattr(tally.moments, name) for name in MOMENTS]
-        values += [tally.packed_bins(), *(getattr(tally, name) for name in LATER)]
-        row = (*where[1:], int(rank), *map(stored, values))
+        row = (*where[1:], int(rank), *map(stored, values_of(tally)))
         self._base.execute(_PUT, (where[0], *row, checksum((*name, *row))))
 
     # ---- reading, from any thread ----
@@ -483,23 +476,6 @@ def _pause(pruner: Pruner, took_s: float) -> None:
 
 def _raise(what: str, error: Exception) -> None:
     raise error
-
-
-def _tally(row: Sequence[Any]) -> Tally | None:
-    """What is stored of a result; None if its values are impossible, as those of older versions may be."""
-    values = dict(zip(COLUMNS, row, strict=True))
-    try:
-        for name in values.keys() - TEXTS:
-            if isinstance(values[name], str):  # more than 63 bits
-                values[name] = int(values[name])
-            elif isinstance(values[name], float) and not math.isfinite(values[name]):
-                return None
-        bins, moments = values.pop("bins"), {name: values.pop(name) for name in MOMENTS}
-        tally = Tally(**values, moments=Moments(**moments))
-        tally.unpack_bins(bins)
-    except (ValueError, TypeError, ArithmeticError, LookupError, zlib.error):
-        return None
-    return tally
 
 
 def _fields(text: Any) -> dict[str, Any] | None:

@@ -17,7 +17,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from wirelag.collector.sqlite_file import COLUMNS, UNCHECKED, VERSION, is_damage
+from wirelag.collector.columns import COLUMNS
+from wirelag.collector.sqlite_file import UNCHECKED, VERSION, is_damage
 from wirelag.units import format_time, many
 
 MOST_LOOKED: Final = 256 << 20  # bytes of a file that is looked over at once

@@ -11,25 +11,15 @@ import errno
 import os
 import sqlite3
 from contextlib import closing
-from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
+from wirelag.collector.columns import COLUMNS, LATER
 from wirelag.collector.store import StoreUnavailable
 from wirelag.errors import WirelagError
-from wirelag.stats.moments import Moments
 
 VERSION: Final = 3  # raised with every change of a table: a program that does not know it must not write
 UNCHECKED: Final = -1  # the checksum of rows that older versions wrote, until the first check; without any: damaged
-SINGLE: Final = (
-    "estimator", "intervals", "missed", "covered_ns", "sent", "received", "loss_sent", "lost", "lost_low", "lost_high",
-    "reordered", "duplicated", "unseen_up", "unseen_down", "clock_error_ns", "unsynchronised", "min_ns", "max_ns",
-    "samples", "squares", "negative", "reason",
-)  # fmt: skip
-TEXTS: Final = {"estimator", "reason"}
-MOMENTS: Final = tuple(one.name for one in fields(Moments))
-LATER: Final = ("references_received", "references_lost", "checked", "overtaken")  # some files of version 1 lack them
-COLUMNS: Final = (*SINGLE, *MOMENTS, "bins", *LATER)
 _SCHEMA: Final = f"""
 create table series (id integer primary key, segment text not null, class text not null, unique (segment, class));
 create table results (series integer not null, length_ns integer not null, start_ns integer not null,

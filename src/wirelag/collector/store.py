@@ -69,6 +69,14 @@ class StoreUnavailable(WirelagError):  # noqa: N818
     """A store that cannot be opened now, but perhaps later: the disk is full, or read-only."""
 
 
+class Fenced(WirelagError):  # noqa: N818
+    """Another collector has taken over these partitions: nothing of this transaction is stored."""
+
+    def __init__(self, parts: Iterable[int]) -> None:
+        self.parts = frozenset(parts)
+        super().__init__(f"another collector has taken over partitions {', '.join(map(str, sorted(self.parts)))}")
+
+
 @dataclass(slots=True)
 class Pruned:
     """What was deleted for want of room, and why nothing is deleted by age."""
@@ -109,6 +117,10 @@ class Store(Protocol):
         """Close the store."""
         ...
 
+    def retain(self, retention: Retention) -> None:
+        """Keep results for other times from now on; from any thread."""
+        ...
+
     # ---- writing ----
 
     def begin(self) -> None:
@@ -116,15 +128,17 @@ class Store(Protocol):
         ...
 
     def commit(self) -> None:
-        """Commit; once this returns, the data is safe."""
+        """Commit; once this returns, the data is safe. `Fenced` if another collector has taken over."""
         ...
 
     def rollback(self) -> None:
         """Undo all since `begin`."""
         ...
 
-    def put_message(self, key: str, point: str, start_ns: int, data: bytes, now_ns: int) -> None:
-        """Keep a message until it is no longer needed."""
+    def put_message(
+        self, key: str, point: str, start_ns: int, data: bytes, now_ns: int, segment: str | None = None
+    ) -> None:
+        """Keep a message until it is no longer needed; `segment`: what it is about, None for all of its point."""
         ...
 
     def drop_messages(self, keys: Iterable[str]) -> None:
@@ -216,6 +230,11 @@ class Store(Protocol):
     def file_bytes(self) -> int:
         """Bytes on disk."""
         ...
+
+
+def is_postgres(store: str) -> bool:
+    """Whether a store is a database of a PostgreSQL server, and not a file."""
+    return store.startswith(("postgresql://", "postgres://"))
 
 
 def next_of(stored: Iterator[bytes], most: int, most_bytes: int) -> Iterator[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from wirelag.protocol.shares import Held
 from wirelag.synopses.crossing import Crossing
 from wirelag.twopoint.spans import PATIENCE_NS, Span, settled
 
+MOST_GONE: Final = 8192  # finished intervals of a segment that are remembered
 MOST_REACH: Final = 16  # neighbours on each side, if intervals are short
 SIDES: Final = ("upstream", "downstream")
 
@@ -53,6 +54,17 @@ class Segment:
             self.gone[start_ns] = now_ns
         counted[kind] += 1
         return kind not in ("not comparable", "duplicates")
+
+    def forget_gone(self, before_ns: int) -> None:
+        """Remember finished intervals since then only, and not too many."""
+        kept = [(key, at_ns) for key, at_ns in self.gone.items() if at_ns > before_ns]
+        self.gone = dict(kept[-MOST_GONE:])
+
+    def starts_of(self, point: str) -> Iterator[int]:
+        """The times of all intervals with messages of a point."""
+        if point in self.ends.points:
+            yield from (start_ns for start_ns, one in self.places.items() if point in one.held)
+            yield from self.chain.sides[self.ends.points.index(point)].waiting
 
     def near(self, interval: Interval, first: int, last: int) -> dict[int, Place | None]:
         """The places around an interval, as many as packets may straddle."""

@@ -36,6 +36,19 @@ class Ends:
         return self.upstream, self.downstream
 
 
+def named_ends(segment: str) -> Ends | None:
+    """The ends of a segment that agents have named: they are its name; None if it does not name two points.
+
+    >>> named_ends("A>B").points, named_ends("B[A>C]").points
+    (('A', 'B'), ('B', 'B'))
+    """
+    if segment.endswith("]") and not segment.startswith("["):  # the inside of a router (inside.py)
+        point = segment.partition("[")[0]
+        return Ends(segment, point, point)
+    upstream, _, downstream = segment.replace(">>", ">").partition(">")
+    return None if upstream == downstream or not downstream else Ends(segment, upstream, downstream)
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """The result of an interval of a segment, by class; None is everything."""

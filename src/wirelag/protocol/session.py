@@ -24,7 +24,7 @@ from wirelag.protocol.messages import Message
 from wirelag.protocol.pairing import Key, Pairing
 from wirelag.protocol.pairing import answer as answer  # for agents
 from wirelag.protocol.places import SIDES, Place, Segment, loss_in, with_neighbours
-from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result, together
+from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result, named_ends, together
 from wirelag.protocol.shares import Shares, crossing_bytes, message_bytes
 from wirelag.protocol.single_ended import result_of as said_alone
 from wirelag.synopses.crossing import Crossing
@@ -41,7 +41,6 @@ LEAST_CLASSES: Final = 16  # of each
 IDLE_NS: Final = 3600 * SECOND_NS  # after that, a segment named by agents is dropped if no message is about it
 MOST_SHARED: Final = 64  # segments that a message without a segment may be about,
 MOST_RESULTS: Final = 4096  # and classes of all of these
-MOST_GONE: Final = 8192  # finished intervals of a segment that are remembered
 
 
 class Rounds:
@@ -87,17 +86,26 @@ class Rounds:
             if segment.ends != wanted.get(name, None if segment.named_by is None else segment.ends)
             or (name not in wanted and not named_by_agents)
         ]
+        self.give_up(segment.ends.segment for segment in gone)
         for segment in gone:
-            for place in list(segment.places.values()):
-                self._forget(segment, place)
-            self._used(segment.chain, [cut for side in segment.chain.sides for cut in side.waiting.values()])
-            self._unname(segment)
+            self._segments.pop(segment.ends.segment, None)
         for name, one in wanted.items():
             known = self._segments.setdefault(name, Segment(one))
             if known.named_by is not None:
                 self._names[known.named_by] -= 1
                 known.named_by = None
         return [segment.ends.segment for segment in gone if segment.ends.segment not in wanted]
+
+    def give_up(self, names: Iterable[str]) -> None:
+        """Forget all that waits for these segments, and those that only agents have named."""
+        for segment in [self._segments[name] for name in names if name in self._segments]:
+            for place in list(segment.places.values()):
+                self._forget(segment, place)
+            self._used(segment.chain, [cut for side in segment.chain.sides for cut in side.waiting.values()])
+            if segment.named_by is None:
+                self._segments[segment.ends.segment] = Segment(segment.ends)
+            else:
+                self._unname(segment)
 
     def allow(self, most_bytes: int, most_named: int, most_classes: int) -> None:
         """Change the limits; what is beyond them goes with the next messages."""
@@ -184,7 +192,7 @@ class Rounds:
         found: list[Outcome] = []
         for segment in list(self._segments.values()):
             self._let_idle_go(segment, now_ns)
-            segment.gone = _lately(segment.gone, now_ns - 2 * self._linger_ns)
+            segment.forget_gone(now_ns - 2 * self._linger_ns)
             self._used(segment.chain, segment.chain.old(now_ns - self._linger_ns))  # they stay in the store
             for start_ns in sorted(segment.places):
                 place = segment.places.get(start_ns)
@@ -224,15 +232,13 @@ class Rounds:
                 yield segment, points.index(message.point)
 
     def _name(self, name: str, point: str) -> None:
-        upstream, _, downstream = name.replace(">>", ">").partition(">")
-        if is_inside(name, point):
-            upstream = downstream = point
-        elif upstream == downstream or point not in (upstream, downstream):
+        ends = Ends(name, point, point) if is_inside(name, point) else named_ends(name)
+        if ends is None or point not in ends.points:
             return
         if len(self._segments) >= MOST_SEGMENTS or self._names[point] >= self._most_named:
             self.counted["segments beyond the limit"] += 1
             return
-        self._segments[name] = Segment(Ends(name, upstream, downstream), point)
+        self._segments[name] = Segment(ends, point)
         self._names[point] += 1
 
     def _let_idle_go(self, segment: Segment, now_ns: int) -> None:
@@ -452,7 +458,8 @@ class Rounds:
         found: list[Outcome] = []
         while (point := self._shares.excess()) is not None:
             before = self._shares.bytes
-            for _, segment, start_ns in sorted(self._holds(point), key=lambda one: one[0]):
+            held = [(start_ns, one) for one in self._segments.values() for start_ns in one.starts_of(point)]
+            for start_ns, segment in sorted(held, key=lambda one: one[0]):
                 if self._shares.enough(point):
                     break
                 self.counted["dropped because memory was full"] += 1
@@ -468,17 +475,3 @@ class Rounds:
             if self._shares.bytes >= before:
                 break
         return found
-
-    def _holds(self, point: str) -> Iterator[tuple[int, Segment, int]]:
-        """All intervals with messages of a point, by time."""
-        for segment in self._segments.values():
-            if point in segment.ends.points:
-                yield from ((at_ns, segment, at_ns) for at_ns, one in segment.places.items() if point in one.held)
-                waiting = segment.chain.sides[segment.ends.points.index(point)].waiting
-                yield from ((at_ns, segment, at_ns) for at_ns in waiting)
-
-
-def _lately(times_ns: dict[int, int], after_ns: int) -> dict[int, int]:
-    """Those after a time; not too many."""
-    kept = [(key, at_ns) for key, at_ns in times_ns.items() if at_ns > after_ns]
-    return dict(kept[-MOST_GONE:])

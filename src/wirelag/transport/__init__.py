@@ -83,7 +83,7 @@ class Address:
     certificates.
     """
 
-    url: str  # https://HOST:PORT, tls://HOST:PORT (NATS); http:// and nats:// within the host
+    url: str  # https://HOST:PORT, tls://HOST:PORT[,tls://HOST:PORT...] (NATS); http:// and nats:// within the host
     secret: str | None = field(default=None, repr=False)
     ca: str | None = None
     insecure: bool = False
@@ -93,8 +93,14 @@ class Address:
 
     def __post_init__(self) -> None:
         """Raise a WirelagError if the address is invalid, or would send secrets in plain text to another host."""
+        for url in self.urls:
+            self._check(url)
+        if len(self.urls) > 1 and {urlsplit(url).scheme for url in self.urls} not in ({"tls"}, {"nats"}):
+            raise WirelagError(f"{self.shown}: several addresses must all be tls:// or all nats://, of one cluster")
+
+    def _check(self, url: str) -> None:
         try:
-            parts = urlsplit(self.url)
+            parts = urlsplit(url)
             host, _ = parts.hostname, parts.port
         except ValueError:
             raise WirelagError(
@@ -110,22 +116,27 @@ class Address:
             raise WirelagError(f"{self.shown}: a source address works with https:// only")
         if self.certificate is not None and not self.encrypted:
             raise WirelagError(f"{self.shown}: a client certificate works with https:// and tls:// only")
-        if not self.encrypted and not self.insecure and not loopback(host):
+        if not _SCHEMES[parts.scheme] and not self.insecure and not loopback(host):
             raise WirelagError(
                 f"{self.shown}: would go to another host in plain text: write "
                 f"{'https' if parts.scheme == 'http' else 'tls'}://, or allow it with --insecure"
             )
 
     @property
+    def urls(self) -> list[str]:
+        """One, or those of all servers of a NATS cluster, separated by commas."""
+        return [url.strip() for url in self.url.split(",")]
+
+    @property
     def encrypted(self) -> bool:
         """Whether it uses TLS."""
-        return _SCHEMES[urlsplit(self.url).scheme]
+        return _SCHEMES[urlsplit(self.urls[0]).scheme]
 
     @property
     def shown(self) -> str:
         """The address without secrets."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        parts = map(urlsplit, self.urls)
+        return ",".join(f"{one.scheme}://{one.netloc.rpartition('@')[2]}{one.path}" for one in parts)
 
     def context(self) -> ssl.SSLContext | None:
         """How TLS checks the other side; None for plain text."""

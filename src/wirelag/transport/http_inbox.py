@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -98,6 +99,9 @@ class HttpInbox:
         self._quotas = quotas or Quotas()
         self._admit, self._refused = admit, refused
         self.tokens = tokens
+        self.around: Callable[[str], AbstractAsyncContextManager[None]] = lambda point: (
+            nullcontext()
+        )  # an agent listens
         self.about: Callable[[str, list[str]], Mapping[str, Any]] = lambda point, segments: {}
         self._most, self.most_held, self._patience_s = most, most_held, patience_s
         self._came: asyncio.Queue[tuple[bytes, asyncio.Future[bool]] | None] = asyncio.Queue()
@@ -256,7 +260,7 @@ class HttpInbox:
         asks = self._asks.setdefault(point, _Asks()) if len(self._asks) < 1 << 16 else self._asks.get(point, _Asks())
         asks.answered(self._number_of(request.query_params.get("after", "")))
         headers = {ASK_HEADER: self._life, "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._frames(asks, self._changed), headers=headers, media_type=MEDIA_TYPE)
+        return StreamingResponse(self._listened(point, asks), headers=headers, media_type=MEDIA_TYPE)
 
     async def _tell(self, request: Request) -> Response:
         """What the collector knows of a point and these segments, for `wirelag agent --check`."""
@@ -266,6 +270,11 @@ class HttpInbox:
         if (no := self._another(request, sender, point)) is not None:
             return no
         return JSONResponse(self.about(point, request.query_params.getlist("segment")[:_MOST_ASKS]))
+
+    async def _listened(self, point: str, asks: _Asks) -> AsyncIterator[bytes]:
+        async with self.around(point):
+            async for frame in self._frames(asks, self._changed):
+                yield frame
 
     async def _frames(self, asks: _Asks, changed: asyncio.Event) -> AsyncIterator[bytes]:
         """All waiting asks, then each new one; and a keepalive while there is none. Until tokens change."""

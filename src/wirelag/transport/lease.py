@@ -23,8 +23,9 @@ RENEW_S: Final = 5.0
 class Lease:
     """Held by asking again and again: `hold` is cheap while there is nothing to renew."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name.encode()
+    def __init__(self, name: str, together: bool = False) -> None:
+        """`together`: collectors that share the work have one name, and the lease together."""
+        self._name, self._together = name.encode(), together
         self._revision: int | None = None
         self._renewed = 0.0
 
@@ -46,13 +47,16 @@ class Lease:
                 self._revision = None
                 return (entry.value or b"").decode(errors="replace")[:200]
         except KeyWrongLastSequenceError:  # another took it just now
+            if self._together and (await bucket.get(KEY)).value == self._name:
+                self._revision = 0
+                return None
             self._revision = None
             return "another collector"
         return None
 
     async def release(self, context: JetStreamContext) -> None:
         """Let another collector have it at once."""
-        if self._revision is not None:
+        if self._revision is not None and not self._together:
             await (await _bucket(context)).delete(KEY, last=self._revision)
             self._revision = None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import re
 import secrets
 import sys
@@ -120,6 +121,7 @@ class Line:
         self._lost = asyncio.Event()
         self._turn = asyncio.Lock()
         self._said = ""  # last error message of the broker
+        self._tries = random.randrange(1 << 16)  # any server of several first
         self.closed = False
 
     async def stream(self) -> JetStreamContext:
@@ -132,11 +134,18 @@ class Line:
                 self._client = await self._connect()
             return self._client.jetstream(timeout=_TIMEOUT_S)
 
-    async def say(self, where: str, text: str) -> None:
-        """Send what the broker does not keep."""
+    async def say(self, where: str, text: str, headers: dict[str, str] | None = None) -> None:
+        """Send without waiting for an acknowledgement."""
         await self.stream()
         if self._client is not None:
-            await self.unless_lost(self._client.publish(where, text.encode()))
+            await self.unless_lost(self._client.publish(where, text.encode(), headers=headers))
+
+    async def subscribe(self, where: str, heard: Callable[[Msg], Awaitable[None]]) -> asyncio.Event:
+        """Hear what is said there, until the connection is lost: then the event is set."""
+        await self.stream()
+        if self._client is not None:
+            await self.unless_lost(self._client.subscribe(where, cb=heard))
+        return self._lost
 
     @property
     def max_payload(self) -> int:
@@ -194,7 +203,8 @@ class Line:
             options |= {"user": lambda: secret(0), "password": lambda: secret(1)}
         elif self._address.secret:
             options |= {"token": lambda: secret(0)}
-        parts = urlsplit(self._address.url)
+        urls = self._address.urls
+        parts, self._tries = urlsplit(urls[self._tries % len(urls)]), self._tries + 1
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         try:
             await asyncio.wait_for(

@@ -1,0 +1,212 @@
+"""Messages for collectors that share the work: each goes to the partition of its segment, and waits for the owner.
+
+Law: a message is acknowledged to its agent, or to the broker that had it, once it is in its partition's subject; from
+there on it is the owner's, who acknowledges it when it is stored. So both ends of a segment meet at one collector,
+whichever way they came in. It has no name by which the broker drops repetitions, since the owner does: with names and a
+server that was paused, those of a cluster (nats-server 2.9) had different messages under one number, and to acknowledge
+one deleted another. A partition has one consumer, which whoever owns it reads from: what a former owner had and
+did not acknowledge comes to the next one after _AGAIN_S, and what a former owner still reads it cannot store, and gives
+back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from wirelag.errors import MissingExtraError
+from wirelag.protocol.messages import MOST_BYTES, UnknownVersion, peek
+from wirelag.protocol.sharing import parts_of
+from wirelag.transport import Acknowledge, Address, Inbox, Refused, Unreachable, pauses
+from wirelag.transport.http_inbox import HttpInbox
+from wirelag.transport.lease import Lease
+from wirelag.transport.nats import (
+    _ASK_AGAIN_S,
+    _HEADERS,
+    ASKED,
+    ASKS,
+    MESSAGES,
+    Line,
+    NatsInbox,
+    _acknowledger,
+    _consume,
+    _ensure,
+    _publish,
+    subject,
+    token,
+)
+from wirelag.transport.quotas import Quotas
+from wirelag.transport.runs import Runs
+
+try:
+    import nats.errors
+    from nats.aio.msg import Msg
+    from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StreamConfig
+    from nats.js.client import JetStreamContext
+except ImportError:
+    raise MissingExtraError("NATS") from None
+
+STREAM: Final = "WIRELAG_PARTS"
+PARTED: Final = StreamConfig(
+    name=STREAM,
+    subjects=["wirelag.part.*.*.*"],
+    retention=RetentionPolicy.WORK_QUEUE,
+    discard=DiscardPolicy.NEW,
+    max_bytes=2 << 30,
+    max_age=7 * 86400.0,
+    max_msg_size=MOST_BYTES + _HEADERS,
+)
+_AGAIN_S: Final = 3.0  # after which an unacknowledged message comes again
+_FETCH: Final = 64  # messages of a partition that are fetched at once,
+_PENDING: Final = 512  # and that wait for their acknowledgement
+_POLL_S: Final = 2.0
+_WAITING: Final = 1024  # messages that wait for the collector
+_FORWARDED: Final = 128  # messages under way to their partitions
+
+
+class EntryInbox(NatsInbox):
+    """Messages that agents leave with the broker, of which each collector takes some: only to put them into parts."""
+
+    def __init__(self, address: Address, group: str, quotas: Quotas, runs: Runs, replicas: int) -> None:
+        """`group`: the name that all who share have in common."""
+        super().__init__(address, name=group, quotas=quotas, runs=runs)
+        self._lease = Lease(group, together=True)
+        self._replicas = replicas
+
+    async def _hold(self, context: JetStreamContext) -> None:
+        for each in (MESSAGES, ASKED):
+            await self._line.unless_lost(_ensure(context, each.evolve(num_replicas=self._replicas)))
+        await super()._hold(context)
+
+
+class Parts:
+    """The partitions at the broker, on a connection of their own. As an inbox: messages of those that are open."""
+
+    scheme = "parts"
+
+    def __init__(self, address: Address, me: str, replicas: int = 1) -> None:
+        self.counts: Counter[str] = Counter()
+        self.line = Line(address, me)
+        self._address, self._replicas = address, replicas
+        self._came: asyncio.Queue[tuple[bytes, Acknowledge] | None] = asyncio.Queue(_WAITING)
+        self._readers: dict[int, asyncio.Task[None]] = {}
+
+    # ---- into them ----
+
+    async def forward(self, inbox: Inbox) -> None:
+        """Put what an inbox receives into partitions, without end."""
+        room = asyncio.Semaphore(_FORWARDED)
+        async with asyncio.TaskGroup() as group:
+            async for data, acknowledge in inbox.messages():
+                await room.acquire()
+                group.create_task(self._forward(data, acknowledge)).add_done_callback(lambda _: room.release())
+
+    async def _forward(self, data: bytes, acknowledge: Acknowledge) -> None:
+        is_there = True
+        try:
+            opening = peek(data)
+            kind = opening.type
+            for part in parts_of(opening.segment, opening.point, kind == "status"):
+                where = f"wirelag.part.{part}.{kind}.{token(opening.point)}"
+                await _publish(self.line, where, data, None, self._address.shown)
+            self.counts["forwarded"] += 1
+        except UnknownVersion:
+            self.counts["of an unknown version"] += 1
+            is_there = False  # its sender keeps it until this wirelag is upgraded
+        except ValueError:
+            self.counts["garbage"] += 1
+        except Refused:
+            self.counts["too large for the broker"] += 1
+            is_there = False
+        except Unreachable:
+            self.counts["broker failed"] += 1
+            is_there = False
+        await acknowledge(is_there)
+
+    # ---- out of them ----
+
+    async def ensure(self) -> None:
+        """Make the streams, unless they exist."""
+        context = await self.line.stream()
+        for each in (PARTED, ASKED):
+            await self.line.unless_lost(_ensure(context, each.evolve(num_replicas=self._replicas)))
+
+    async def open(self, parts: Iterable[int]) -> None:
+        """Read these partitions from now on; what a former owner did not acknowledge comes within _AGAIN_S."""
+        await self.ensure()
+        context = await self.line.stream()
+        wanted = [part for part in parts if part not in self._readers]
+        done = await asyncio.gather(*(self._open(context, part) for part in wanted), return_exceptions=True)
+        for failed in filter(None, done):  # after all have ended: none may begin to read when its partition is let go
+            raise failed
+
+    async def _open(self, context: JetStreamContext, part: int) -> None:
+        consumer = ConsumerConfig(
+            durable_name=f"part{part}", ack_policy=AckPolicy.EXPLICIT, ack_wait=_AGAIN_S, max_ack_pending=_PENDING,
+            filter_subject=f"wirelag.part.{part}.*.*",
+        )  # fmt: skip
+        await self.line.unless_lost(context.add_consumer(STREAM, consumer))
+        self._readers[part] = asyncio.create_task(self._read(f"part{part}"))
+
+    async def shut(self, parts: Iterable[int]) -> None:
+        """Read these partitions no more."""
+        ended = [task for part in parts if (task := self._readers.pop(part, None)) is not None]
+        for task in ended:
+            task.cancel()
+        await asyncio.gather(*ended, return_exceptions=True)
+
+    async def _read(self, name: str) -> None:
+        tries = pauses()
+        while True:
+            try:
+                context = await self.line.stream()
+                pulled = await self.line.unless_lost(context.pull_subscribe_bind(name, STREAM))
+                while True:
+                    for message in await self.line.unless_lost(_fetched(pulled)):
+                        await self._came.put((message.data, _acknowledger(message)))
+                    tries = pauses()
+            except Unreachable:
+                self.counts["broker failed"] += 1
+                await asyncio.sleep(next(tries))
+
+    async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
+        """Messages of open partitions, without end."""
+        while (came := await self._came.get()) is not None:
+            yield came
+
+    async def ask(self, point: str, data: bytes) -> None:
+        """Leave it with the broker, for the agent or for the collector that the agent is connected to."""
+        await _publish(self.line, subject("ask", point), data, None, self._address.shown)
+
+    @asynccontextmanager
+    async def asks_for(self, inbox: HttpInbox, point: str) -> AsyncIterator[None]:
+        """While an agent listens here, hand it the asks that any owner has left for it."""
+
+        async def pass_on() -> None:
+            async for message in _consume(self.line, ASKS, token(point), subject("ask", point), _ASK_AGAIN_S):
+                await inbox.ask(point, message.data)
+                await _acknowledger(message)()
+
+        passing = asyncio.create_task(pass_on())
+        try:
+            yield
+        finally:
+            passing.cancel()
+            await asyncio.gather(passing, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Close; `messages` ends too."""
+        await self.shut(list(self._readers))
+        with suppress(asyncio.QueueFull):
+            self._came.put_nowait(None)
+        await self.line.close()
+
+
+async def _fetched(pulled: JetStreamContext.PullSubscription) -> list[Msg]:
+    try:
+        return await pulled.fetch(_FETCH, _POLL_S)
+    except nats.errors.TimeoutError:
+        return []
