@@ -74,3 +74,13 @@ def test_a_distribution_travels_small_and_whole() -> None:
     assert len(data) < 1000
     assert np.array_equal(total.weights, delays.weights)
     assert (total.samples, total.sum_ns, total.sum_squares) == (delays.samples, delays.sum_ns, delays.sum_squares)
+
+
+@pytest.mark.parametrize(
+    "what", [("os", "system"), ("wirelag.capture.host_clock", "subprocess"), ("wirelag.capture.host_clock", "apart_ns")]
+)
+def test_nothing_runs_when_results_are_read(what: tuple[str, str]) -> None:
+    """Neither what another module has, nor what a module of wirelag imports or does."""
+    module, name = (f"\x8c{chr(len(text))}{text}".encode("latin-1") for text in what)
+    with pytest.raises(pickle.UnpicklingError, match="is no value of wirelag"):
+        unpacked(zstandard.compress(b"\x80\x05" + module + name + b"\x93."))

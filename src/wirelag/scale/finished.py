@@ -24,6 +24,8 @@ _OTHERS: Final = {
     ("builtins", "set"), ("builtins", "frozenset"), ("collections", "Counter"), ("collections", "OrderedDict"),
     ("numpy", "ndarray"), ("numpy", "dtype"), ("numpy._core.multiarray", "_reconstruct"),
     ("numpy._core.multiarray", "scalar"), ("numpy._core.numeric", "_frombuffer"),
+    ("wirelag.stats.distribution", "_travelled"), ("wirelag.stats.random_groups", "_of_held"),
+    ("wirelag.synopses.group_delays", "_saved"),
 }  # fmt: skip
 
 
