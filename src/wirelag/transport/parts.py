@@ -3,10 +3,9 @@
 Law: a message is acknowledged to its agent, or to the broker that had it, once it is in its partition's subject; from
 there on it is the owner's, who acknowledges it when it is stored. So both ends of a segment meet at one collector,
 whichever way they came in. It has no name by which the broker drops repetitions, since the owner does: with names and a
-server that was paused, those of a cluster (nats-server 2.9) had different messages under one number, and to acknowledge
-one deleted another. A partition has one consumer, which whoever owns it reads from: what a former owner had and
-did not acknowledge comes to the next one after _AGAIN_S, and what a former owner still reads it cannot store, and gives
-back.
+server that was paused, servers of a cluster (nats-server 2.9) were seen with different messages under one number, and
+messages were lost. A partition has one consumer, which whoever owns it reads from: what a former owner had and did not
+acknowledge comes to the next one after _AGAIN_S, and what a former owner still reads it cannot store, and gives back.
 """
 
 from __future__ import annotations
