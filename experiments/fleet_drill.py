@@ -1,4 +1,4 @@
-"""Drill of a fleet: three collectors, PostgreSQL and a cluster of three brokers, to which everything happens at random.
+"""Drill: a fleet of three collectors, PostgreSQL and a cluster of three brokers, to which everything happens at random.
 
     python experiments/fleet_drill.py --faults 20          (as root)
 

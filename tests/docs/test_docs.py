@@ -168,7 +168,7 @@ def test_files_named_in_architecture_exist() -> None:
     """Names with a slash; `x` and words in angle brackets are placeholders."""
     places = (ROOT, ROOT / "src" / "wirelag")
     named = set(re.findall(r"`((?:[\w.]+/)+[\w.]+\.(?:py|h|md|c|cpp|toml))`", ARCHITECTURE))
-    coming = re.compile(r"/(x|formats_x|jitter|kafka|postgres)\.")
+    coming = re.compile(r"/(x|formats_x|jitter|kafka|mariadb)\.")
     assert {
         name for name in named if not coming.search(name) and not any((top / name).exists() for top in places)
     } == set()
