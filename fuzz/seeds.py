@@ -12,7 +12,7 @@ from tests.support.captures import LINK_TYPES, capture_paths, packets, pcap, pla
 from tests.support.ring_blocks import packed_block
 
 LARGEST = 20_000  # bytes of a seed; larger captures give their first packets
-LINKS = [0, 1, 1, 1, 9, 12, 14, 50, 51, 101, 104, 108, 113, 204, 228, 229, 276, 105]  # as in frame.c
+LINKS = [0, 1, 1, 1, 9, 12, 14, 50, 51, 101, 104, 108, 113, 204, 228, 229, 276, 105, 127, 239, 147]  # as in frame.c
 
 
 def save(folder: Path, data: bytes) -> None:
@@ -28,7 +28,7 @@ def frame_seed(link_type: int, frame: bytes, number: int) -> bytes:
 def main(corpus: Path) -> None:
     rng = random.Random(0)
     for number in range(2000):
-        link_type, frame = random_frame(rng)
+        link_type, frame = random_frame(rng, (1, 1, *LINK_TYPES))
         save(corpus / "frame", frame_seed(link_type, frame, number))
         if number % 20 == 0:
             save(corpus / "capture", pcap([(number, frame, len(frame))], link_type=link_type))
