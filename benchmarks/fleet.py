@@ -102,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--packets", default="4M", help="of all captures, as 40M")
     parser.add_argument("--files", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=1, help="the fastest of so many counts")
+    parser.add_argument("--rounds", type=int, default=1, help="number of rounds; the fastest counts")
     parser.add_argument("--by", help="groups, as of wirelag rtt")
     parser.add_argument("--folder", help="where the captures are, or are written")
     parser.add_argument("--only-write", action="store_true")

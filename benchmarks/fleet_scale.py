@@ -7,9 +7,9 @@
 How fast a worker reads, what the store gives, and how long a look at a capture takes are assumptions: a real store
 decides them. The output names what was measured and what was assumed.
 
-A task passes four stations. The scheduler and the client are one each; the store gives all readers together so many
-bytes a second. The simulation follows every task through them. It says how long a question takes, how busy each station
-is, and from how many workers on another one changes nothing.
+A task passes four stations: scheduler, store, worker and client. There is one scheduler and one client, and all readers
+share the bytes per second of the store. The simulation follows every task through them. It says how long a question
+takes, how busy each station is, and how many workers are too many.
 """
 
 import argparse

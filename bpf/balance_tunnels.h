@@ -97,7 +97,7 @@ WL_INLINE void put_ipv6(
 
 /* ---- too long ---- */
 
-/* Make an answer of a frame: this many bytes before its packet, so many in all; returns 0 if that failed. */
+/* Turn a frame into an answer: `before` bytes in front of its packet, `bytes` in all. Returns 0 if that failed. */
 WL_INLINE int answer(struct xdp_md *context, u32 before, u32 bytes, u64 *router)
 {
     u8 *frame = (void *)(long)context->data, *end = (void *)(long)context->data_end;
@@ -161,7 +161,8 @@ WL_INLINE int tell_ipv6(struct xdp_md *context, const struct balance_settings *s
     return (int)bpf_redirect(context->ingress_ifindex, 0);
 }
 
-/* Drop a packet that does not fit. Senders are told, but not too many at once, and nobody about an error or a fragmentable one. */
+/* Drop a packet that does not fit, and tell its sender, at a limited rate. ICMP errors and packets that routers may
+ * fragment are dropped without an answer. */
 WL_ONCE wl_too_long(struct xdp_md *context, u32 fits)
 {
     u32 zero = 0;
