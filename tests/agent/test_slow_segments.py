@@ -106,6 +106,7 @@ def test_a_few_markers_decide_as_all_do(bits: int, seed: int, monkeypatch: pytes
     assert len(found) > 5
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("rate", [2, 20, 200])
 def test_a_slow_segment_has_results(rate: int, tmp_path: Path) -> None:
     """20 packets a second gave no result in 40 s, and then one of "1 s" with 5,651 packets."""

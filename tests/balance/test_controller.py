@@ -135,6 +135,7 @@ SCATTERED: Mapping[str, Callable[[Random], float]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("latencies", "backends", "samples"),
     [("exponential", 20, 10), ("exponential", 100, 4), *((name, n, 100) for name in SCATTERED for n in (4, 20))],

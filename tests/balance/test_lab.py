@@ -133,6 +133,7 @@ def program_at(place: Site) -> int:
     return int(number)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["connections", "tallies", "settings"])
 def test_pins_of_another_version_are_kept_and_can_be_removed(place: Site, name: str) -> None:
     opened(place).close(leave=True)

@@ -373,6 +373,7 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
 LARGE = pcap(sample_records(20_000))  # several blocks and batches
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", COMPRESSIONS)
 def test_compressed_equals_plain(name: str, save: Callable[[bytes], Path]) -> None:
     plain, _ = read(save(LARGE))
@@ -384,6 +385,7 @@ def test_compressed_equals_plain(name: str, save: Callable[[bytes], Path]) -> No
     assert batch.frame(19_999) == plain.frame(19_999)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["gzip", "zstd", "xz", "gzip with members"])
 def test_compressed_and_cut_gives_the_decompressed_part(name: str, save: Callable[[bytes], Path]) -> None:
     whole = COMPRESSIONS[name](LARGE)
@@ -459,6 +461,7 @@ print(json.dumps([times, capture.warnings, capture.name]))
 """
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["plain", "gzip", "zstd"])
 @pytest.mark.parametrize("piped", [False, True], ids=["file", "pipe"])
 def test_standard_input(name: str, piped: bool, save: Callable[[bytes], Path]) -> None:

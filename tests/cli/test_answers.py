@@ -109,6 +109,7 @@ def test_both_legs_are_the_sum_of_each_connection(made: Path, tmp_path: Path) ->
     assert found["max"] == pytest.approx(float(np.max(sums)), rel=1e-3)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("estimator", ["join", "lda", "rda", "finecomb"])
 def test_the_total_does_not_depend_on_the_length_of_intervals(made: Path, estimator: str) -> None:
     """A sum over intervals counted only the scatter within them: at 1 ms the mean seemed known to the ns.
@@ -151,7 +152,7 @@ def exact(mptcp: tuple[Path, Path]) -> float:
     return float(json.loads(wirelag("oneway", *mptcp, "--format", "json").stdout)["mean"])
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("interval", ["1ms", "100ms", "1s"])
 @pytest.mark.parametrize("estimator", ["finecomb", "lda", "rda"])
 def test_rows_add_up_to_the_whole(mptcp: tuple[Path, Path], exact: float, estimator: str, interval: str) -> None:

@@ -192,6 +192,7 @@ def unreadable(queue: Queue, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return with_forged(queue, tmp_path_factory.mktemp("unreadable") / "unreadable.pcap", "malformed")[0]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("how", ["time", "early", "sequence", "size", "foreign"])
 def test_forged_references_are_rejected(
     queue: Queue, clean: dict[str, Any], unreadable: dict[str, Any], tmp_path: Path, how: str
@@ -246,6 +247,7 @@ def test_lost_and_repeated_references(queue: Queue, clean: dict[str, Any], tmp_p
     assert queue.error(found) < queue.error(clean) + 0.05
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("method", ["busy", "linear"])
 def test_references_of_two_captures(queue: Queue, method: str) -> None:
     found = answer(queue.behind, "--reference", "capture", "--upstream", queue.before, "--method", method)
@@ -404,6 +406,7 @@ def test_both_directions_are_reported(queue: Queue, tmp_path: Path) -> None:
     assert found["flows"] == answer(queue.behind)["flows"]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("words", [[], ["--tunnels"], ["--interval", "1s"], ["--method", "linear", "--by", "port"]])
 def test_other_captures(tmp_path: Path, words: list[str]) -> None:
     up, down = tmp_path / "up.pcap", tmp_path / "down.pcap.gz"

@@ -18,6 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -38,6 +39,7 @@ def test_it_equals_the_program(folder: Path, words: str, code: int) -> None:
     assert here.stdout or here.stderr
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "text",
     [

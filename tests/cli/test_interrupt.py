@@ -116,7 +116,7 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return paths
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("input", [3, 4])
 @pytest.mark.parametrize(
     "options",

@@ -100,6 +100,7 @@ def test_every_delay_is_the_truth(pair: tuple[Path, Path]) -> None:
     assert answer["sent"] - answer["only_upstream"] == answer["received"] - answer["only_downstream"]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "words", [["rda"], ["rda", "--rateless"], ["rda", "--banks", "2", "--no-check", "--buckets", "6000"]]
 )
@@ -242,6 +243,7 @@ def test_snap_lengths_may_differ(tmp_path: Path) -> None:
 # ---- two places, no shared disk ----
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("estimator", ["lda", "finecomb", "rda"])
 def test_files_of_synopses(tmp_path: Path, estimator: str) -> None:
     up, down = captures(tmp_path, direction="client", loss=0.002)
@@ -347,6 +349,7 @@ def test_a_busy_interval_counts_with_all_its_packets() -> None:
     assert mean_ns == pytest.approx((20 * 1 + 160 * 9) / 180 * 1e6, rel=0.01)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("estimator", ["finecomb", "rda"])
 def test_an_outage_is_not_left_out_of_files(tmp_path: Path, estimator: str) -> None:
     up, down = captures(tmp_path, direction="client")

@@ -56,6 +56,7 @@ def answer(validator: jsonschema.Draft202012Validator, *words: str, code: int = 
     return found
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method(validator: jsonschema.Draft202012Validator, points: list[str], method: str) -> None:
     words = [*points, "--estimator", *method.split()]
@@ -104,6 +105,7 @@ def test_three_captures(validator: jsonschema.Draft202012Validator, tmp_path: Pa
     assert found["mean"] == pytest.approx(sum(part["mean"] for part in found["segments"]))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("method", ["lda", "finecomb", "rda", "rda --buckets 30"])
 def test_files(validator: jsonschema.Draft202012Validator, points: list[str], tmp_path: Path, method: str) -> None:
     for length in ([], ["--interval", "10s", "--by", "destination"]):

@@ -137,6 +137,7 @@ def test_an_unwritable_place_is_reported_first(folder: Path, tmp_path: Path) -> 
 PRINTING = ("info up.pcap", "rtt up.pcap", "rtt up.pcap --format parquet -o -", "simulate -o -", "--help")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("words", PRINTING)
 def test_closed_or_full_standard_output_is_one_line(folder: Path, words: str) -> None:
     wanted = {">&-": "Bad file descriptor"}
@@ -148,6 +149,7 @@ def test_closed_or_full_standard_output_is_one_line(folder: Path, words: str) ->
         assert ran.returncode == 2
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("words", PRINTING)
 def test_a_closed_pipe_is_silent(folder: Path, words: str) -> None:
     # The reader ends first: we wait for it, and standard output is its pipe.

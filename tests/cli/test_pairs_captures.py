@@ -75,6 +75,7 @@ def test_kernel_and_twin_agree_on_real_captures(shared_data: Path) -> None:
     assert compared > 5_000
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("name", "least"),
     [
@@ -107,6 +108,7 @@ def test_the_first_byte_equals_tshark_s(shared_data: Path, name: str, least: int
     assert {frame: ours[frame] for frame in both} == {frame: theirs[frame] for frame in both}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("name", "responses", "equal"),
     [

@@ -142,6 +142,7 @@ def by_duckdb(files: str) -> Any:
     return json.loads(ran.stdout)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("command", ["rtt", "response", "oneway", "flows", "plan"])
 def test_files_of_several_results_are_read_together(command: str, shared_data: Path, tmp_path: Path) -> None:
     paths = reports(command, shared_data, tmp_path)

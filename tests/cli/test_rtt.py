@@ -76,6 +76,7 @@ def test_intervals_and_groups_add_up_to_the_whole(capture: Path, method: list[st
     assert medians == sorted(medians, reverse=True)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("by", ["flow", "client", "server", "subnet", "port"])
 def test_groups_have_names_and_add_up(capture: Path, by: str) -> None:
     groups = report(capture, "--by", by)["groups"]

@@ -40,7 +40,7 @@ def shown(capture: Path, text: str) -> list[tuple[int, int]]:
 
 
 @NEEDS_TSHARK
-@pytest.mark.every(4)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("command", ["rtt", "response"])
 @pytest.mark.parametrize("name", CAPTURES)
 def test_tshark_shows_the_packets(command: str, name: str, shared_data: Path) -> None:

@@ -67,6 +67,7 @@ def measured(*arguments: str) -> dict[str, Any]:
 SAME = ("estimator", "quantity", "packets", "samples", "mean", "std", "min", "max", "quantiles", "ci95")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("what", [["rtt"], ["rtt", "--memory", "8KiB"], ["response"], ["response", "--method", "auto"]])
 def test_lines_follow_their_schema(capture: str, what: list[str]) -> None:
     validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
@@ -119,6 +120,7 @@ def test_client_packets_alone() -> None:
     assert sum(final["abstained"].values()) == sum(expected["abstained"].values())
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("quantity", ["rtt", "response"])
 def test_groups_add_up(capture: str, quantity: str) -> None:
     *intervals, final = replayed(capture, quantity, "--interval", "10s", "--by", "server")

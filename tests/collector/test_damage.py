@@ -119,6 +119,7 @@ def readable(path: Path) -> set[tuple[str, int]]:
     return keys
 
 
+@pytest.mark.acceptance
 def test_a_damaged_page_costs_no_row_of_another(tmp_path: Path) -> None:
     """Neither the row before it nor, if it is the first of a table, all others."""
     path = tmp_path / "store.db"

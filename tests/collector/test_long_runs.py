@@ -76,6 +76,7 @@ def keeps_its_size(folder: Path, intervals: int, length_ns: int = SECOND_NS, eac
     store.close()
 
 
+@pytest.mark.acceptance
 def test_memory_and_store_stay_bounded(tmp_path: Path) -> None:
     keeps_its_size(tmp_path, scaled(3600, 460))
 

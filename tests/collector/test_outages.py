@@ -61,6 +61,7 @@ class Offline:
         return [row.to_json() for row in rows]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("outage_s", [5, 45, 150, 36_000])
 @pytest.mark.parametrize("answered", [True, False])
 def test_after_any_outage_spooled_intervals_are_settled(tmp_path: Path, outage_s: int, answered: bool) -> None:

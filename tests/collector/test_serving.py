@@ -326,6 +326,7 @@ def test_a_quantile_beyond_the_sample_is_not_reported() -> None:
 # ---- history ----
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("lengths_ns", [(SECOND_NS // 5, SECOND_NS), (SECOND_NS, SECOND_NS // 10)])
 def test_history_includes_intervals_of_another_length(tmp_path: Path, lengths_ns: tuple[int, int]) -> None:
     with Running(tmp_path, "--segment", "A>B") as running:

@@ -74,6 +74,7 @@ def row(script: str) -> str:
 BANKS, STRESS, AGGREGATE = row("lda_banks"), row("pirate_stress"), row("rli_aggregate")
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [

@@ -69,6 +69,7 @@ def test_any_split_gives_the_same_result(
     assert answers(make, parts, interval_ns) == answers(make, [packets], interval_ns)
 
 
+@pytest.mark.every(2)
 @one_of_each
 def test_the_input_is_not_changed(packets: PacketBatch, make: Callable[[], Estimator[Samples]]) -> None:
     before = {name: getattr(packets, name).copy() for name, _, _ in COLUMNS}
@@ -112,6 +113,7 @@ def resident_kb() -> int:
     return int(found[1])
 
 
+@pytest.mark.every(2)
 @one_of_each
 def test_memory_does_not_grow_with_the_input(make: Callable[[], Estimator[Samples]]) -> None:
     """After the first quarter of an endless stream of new connections memory stays constant."""
@@ -253,6 +255,7 @@ def test_two_points_accept_random_input(between: Between, ids: int, span_ns: int
             assert answer["samples"] <= min(answer["sent"], 2_400)
 
 
+@pytest.mark.every(2)
 @each_between
 def test_memory_of_two_points_does_not_grow_with_the_input(between: Between) -> None:
     rng = np.random.default_rng(8)
@@ -382,6 +385,7 @@ def test_references_accept_random_input(behind: Rli, span_ns: int) -> None:
         assert sum(answer["references"]["accepted"] for answer in answers) > 0
 
 
+@pytest.mark.every(2)
 @each_behind
 def test_memory_with_references_does_not_grow_with_the_input(behind: Rli) -> None:
     rng = np.random.default_rng(8)

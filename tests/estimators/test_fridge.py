@@ -349,6 +349,7 @@ def isp_delays_ns(rng: np.random.Generator, count: int) -> npt.NDArray[np.int64]
     return (np.exp(rng.normal(3.209, 1.302, count)) * 1e6).astype(np.int64)
 
 
+@pytest.mark.acceptance
 def test_an_isp_like_trace_is_within_nine_hundredths_of_an_octave() -> None:
     """3M requests, 535k/s, 13% answered; M = 2^16, p = 1; max |log2 error| over 5..95%, median of 10 seeds."""
     trace = trace_of(1, 3_000_000, 535_000, 0.13, isp_delays_ns(np.random.default_rng(2), 3_000_000))

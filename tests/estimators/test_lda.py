@@ -169,7 +169,7 @@ def covered(name: str, count: int, seeds: int) -> tuple[float, float]:
     return float(inside[0] / seeds), float(inside[1] / seeds)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", ["Weibull 0.6", "Pareto 3", "Pareto 5"])
 @pytest.mark.parametrize(("count", "seeds"), [(50_000, 300), pytest.param(500_000, 500, marks=pytest.mark.acceptance)])
 def test_98_percent_bounds_hold(name: str, count: int, seeds: int) -> None:
@@ -251,6 +251,7 @@ def spans_right(spans: Sequence[Span], trace: Trace) -> list[bool]:
     ]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("jitter", [False, True])
 def test_delimited_intervals_are_right_and_the_clock_s_need_rows_left_out(jitter: bool) -> None:
     trace = per_second(4.5, jitter)

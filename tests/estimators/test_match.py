@@ -81,6 +81,7 @@ def test_kernel_and_twin_agree_on_any_packets_and_any_split(
         assert getattr(kernel, name) == getattr(twin, name), name
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("matchers", EVERYTHING)
 def test_kernel_and_twin_agree_on_real_captures(shared_data: Path, matchers: int) -> None:
     compared = 0

@@ -84,6 +84,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops(name: str) -> None:
     packets, truth = run(LOOPS[name], seed=3)
@@ -266,7 +267,7 @@ def test_open_loops(mean_ns: float) -> None:
     assert reasons(told).get("answered", 0) < 0.06
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("latency", [constant(2 * MS), exponential(2 * MS), constant(20 * MS), exponential(20 * MS)])
 @pytest.mark.parametrize("rtt_ns", [0, LAN_NS])
 @pytest.mark.parametrize("spread_ns", [0, 300 * MS])
@@ -385,6 +386,7 @@ def acknowledged(
     return merged([packets, acks[every - 1 :: every]])
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("in_flight", [1, 2, 4, 16])
 @pytest.mark.parametrize(("every", "sizes"), [(1, [48]), (1, [48, 64]), (2, [48]), (2, [64, 48])])
 def test_acknowledgements_beside_requests(in_flight: int, every: int, sizes: list[int]) -> None:

@@ -95,7 +95,7 @@ def hold_equal(
 # Connections
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(8)
 @pytest.mark.parametrize("name", CONNECTIONS)
 def test_connections(name: str) -> None:
     rows = connection(name)
@@ -147,7 +147,7 @@ def test_recorded_clients() -> None:
 # Tampered with
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", CONNECTIONS)
 def test_tampered_connections(name: str, seed: int) -> None:

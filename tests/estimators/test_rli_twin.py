@@ -158,7 +158,7 @@ def simulated(utilisation: float, seconds: float = 0.06, tells_previous: bool = 
     return rows
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("method", range(len(METHODS)), ids=METHODS)
 @pytest.mark.parametrize("case", CASES)
 def test_a_queue(case: str, method: int) -> None:

@@ -351,7 +351,7 @@ def test_rda(seen: Points, banks: int, each: int, seed: int, checked: bool, assi
 @pytest.mark.parametrize("assisted", [True, False], ids=["with cache", "alone"])
 @pytest.mark.parametrize("checked", [True, False], ids=["check", "no check"])
 @pytest.mark.parametrize(("banks", "each"), [(3, 150), (3, 12), (2, 300), (2, 60), (4, 100)])
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 def test_rda_of_captures(capture: Points, banks: int, each: int, checked: bool, assisted: bool) -> None:
     complete = check_rda(capture, banks, each, 3, checked, assisted)
     assert complete or not checked or banks == 2 or banks * each < 400

@@ -229,7 +229,7 @@ def within(count: int, mean: float, deviation: float) -> bool:
     return abs(count - mean) <= SIGMAS * deviation + 1
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", GRIDS)
 @pytest.mark.parametrize("seed", [0, 0x5EED])
 def test_ids_of_structured_traffic_look_random(name: str, seed: int, tmp_path: Path) -> None:

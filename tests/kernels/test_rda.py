@@ -330,6 +330,7 @@ def rateless(rng: np.random.Generator, size: int, seed: int, step: int) -> float
     return decoder.symbols / size
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("size", "runs"), [(1, 50), (10, 50), (100, 200), (1000, 50), (10_000, 10)])
 def test_a_difference_needs_few_symbols(size: int, runs: int) -> None:
     rng = np.random.default_rng(size)

@@ -269,7 +269,7 @@ OTHERS: dict[str, tuple[Server, Client]] = {
 }
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @IN_LAB
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_clients(name: str, tmp_path: Path) -> None:

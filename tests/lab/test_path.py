@@ -105,6 +105,7 @@ def blamed_right(folder: Path, estimator: str, queues: list[tuple[str, str]]) ->
         assert found[name]["adds"] == pytest.approx(exact, rel=CLOSE)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_slow_hop_is_named(estimator: str, slow: Path) -> None:
     blamed_right(slow, estimator, [("F", "C")])
@@ -135,6 +136,7 @@ def test_equal_paths_are_taken_apart(estimator: str, slow: Path) -> None:
     assert not ALONE or found["mean"] == pytest.approx(end_to_end.mean(), rel=0.25)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("estimator", [*ESTIMATORS, "join"])
 def test_nothing_is_blamed_when_nothing_is_slow(estimator: str, quiet: Path) -> None:
     found = answer(quiet, estimator)

@@ -69,6 +69,7 @@ def about(share: float, runs: int) -> float:
 # False positives.
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("n", [200, 1000])
 def test_an_unchanged_network_differs_in_at_most_one_run_of_twenty(n: int) -> None:
     """Somewhat fewer: intervals that allow for correlation are a little wide where there is none."""

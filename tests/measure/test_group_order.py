@@ -58,6 +58,7 @@ def plain_order(groups: GroupDelays, leg: str, sort: str, connections: Connectio
     return sorted(values, key=lambda place: values[place])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("leg", [*LEGS, "both", "mixed"])
 def test_every_figure_gives_the_order_that_groups_one_by_one_give(leg: str) -> None:
     groups, connections = filled(300, 4_000, 1 << 23)
@@ -67,6 +68,7 @@ def test_every_figure_gives_the_order_that_groups_one_by_one_give(leg: str) -> N
     assert len({tuple(one) for one in orders.values()}) > 6
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("leg", ["server", "both"])
 def test_the_same_of_many_groups_that_do_not_all_fit(leg: str) -> None:
     groups, connections = filled(9_000, 60_000, 1 << 21)
@@ -77,6 +79,7 @@ def test_the_same_of_many_groups_that_do_not_all_fit(leg: str) -> None:
     assert found[-1] == 0
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("complete", [True, False])
 def test_groups_that_break_an_agreement(complete: bool) -> None:
     groups, connections = filled(300, 4_000, 1 << 23) if complete else filled(9_000, 20_000, 1 << 20)

@@ -68,6 +68,7 @@ def test_the_slowest_are_found_on_real_traffic(shared_data: Path, figure: str) -
     assert len(shown) >= 10
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("figure", FIGURES)
 def test_the_slowest_are_found_even_if_they_come_last(late: Path, figure: str) -> None:
     result = wirelag.rtt(late, by="server", sort=figure, samples=True, charts=False)
@@ -130,7 +131,7 @@ def plain_value(entry: Entry, leg: str, figure: str) -> tuple[bool, bool, float]
     return own is None, samples < 6 and figure != "max", -(max(others) if own is None else own)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("leg", ["server", "client", "both", "mixed"])
 def test_order_is_that_of_the_reports(two_legs: Path, leg: str) -> None:
     for by, figure in (("flow", "p99"), ("flow", "mean"), ("client", "std"), ("subnet", "max")):
@@ -197,6 +198,7 @@ def test_json_in_pieces_is_the_same_json(late: Path) -> None:
     assert indented(odd) == json.dumps(odd, indent=2)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("options", [{}, {"leg": "client"}, {"memory": "4KiB"}, {"group_memory": "1MiB"}])
 def test_groups_made_at_once_are_those_made_one_by_one(late: Path, two_legs: Path, options: dict[str, str]) -> None:
     """A million at once take a minute, one by one five."""

@@ -29,6 +29,7 @@ def held_bytes(groups: LiveGroups) -> int:
     return sum(GROUP_BYTES + BIN_BYTES * len(groups.delays[key].bins) for key in small)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("memory", [40_000, 200_000])
 def test_memory_is_never_exceeded_and_large_groups_stay(memory: int) -> None:
     """Without the floor a group that comes late would never stay."""

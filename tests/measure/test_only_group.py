@@ -54,6 +54,7 @@ def test_of_packets_between_two_points(tmp_path: Path, estimator: str) -> None:
     assert only.report.ci95
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("leg", ["server", "client"])
 def test_the_same_round_trips_have_the_same_intervals_by_any_grouping_and_filter(shared_data: Path, leg: str) -> None:
     """Before, slow delays of other groups made an interval wider, and which others there were depended on `by`."""

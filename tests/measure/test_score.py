@@ -28,6 +28,7 @@ def perfect_report(delays: np.ndarray[Any, np.dtype[np.float64]], quantity: str)
     }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("scenario", "quantity"),
     [

@@ -86,6 +86,7 @@ PROMISED = (
 )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", PROMISED)
 def test_commands_keep_what_info_promises(shared_data: Path, name: str) -> None:
     for verdict in info(shared_data / name)["commands"][:2]:

@@ -56,7 +56,7 @@ def check(path: Path, **options: Any) -> str:
     return alone
 
 
-@pytest.mark.every(20)
+@pytest.mark.every(30)
 @pytest.mark.parametrize("path", capture_paths("wild", "rtt", "malformed", "readers"), ids=capture_name)
 @pytest.mark.usefixtures("short_blocks")
 def test_every_capture_has_the_answer_of_batches(path: Path, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def true() -> float:
     return float(queue(np.random.default_rng(0), 10_000.0)[1].mean())
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("seconds", "runs", "least"), [(1.5, 600, 0.88), (5.0, 400, 0.93), (60.0, 100, 0.93)])
 def test_the_interval_covers_the_true_mean_and_false_blame_is_rare(
     true: float, seconds: float, runs: int, least: float
@@ -117,7 +118,7 @@ def test_intervals_are_ratios_and_longer_upwards() -> None:
     assert half95(5.0) == pytest.approx(2.571, rel=0.01)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("count", [12, 30, 60])
 def test_an_unchanged_queue_did_not_move(count: int) -> None:
     """Means of seconds in which packets waited for each other, with errors that assume independence."""

@@ -219,7 +219,7 @@ def _named(parts: list[Figures]) -> list[int]:
     return [i for i, one in enumerate(tried.values()) if one.blamed]
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("count", "samples"), [(1, 10_000), (5, 10_000), (40, 10_000), (40, 12)])
 def test_false_blame_is_at_most_5_percent(count: int, samples: int) -> None:
     rng, runs, wrong = random.Random(count), 3000, 0
@@ -341,6 +341,7 @@ def _series(rng: random.Random, count: int, wider: float, moves: dict[int, float
     return found
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("wider", [1.0, 4.0])
 def test_false_moves_occur_in_at_most_5_percent_of_networks(wider: float) -> None:
     """Also if means scatter four times as much as their errors, since neighbouring packets are alike."""

@@ -296,6 +296,7 @@ def counted(topology: Topology, source: str, upgraded: set[str]) -> tuple[int, i
     return sum(ways.values()) - 1, sum(hops.values())
 
 
+@pytest.mark.acceptance
 def test_the_union_of_m_sets_on_every_topology(shared_data: Path, tmp_path: Path) -> None:
     """Every topology; in `make test` every eighth."""
     seen = 0

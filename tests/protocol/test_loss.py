@@ -45,6 +45,7 @@ def test_the_interval_before_one_without_answers(point: str) -> None:
         assert of(results, UNANSWERED - 1).losses[None].lost is None
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("estimator", [Rda(buckets=900, tail=200), Lda(64, (0,), tail=128)], ids=["rda", "lda"])
 @pytest.mark.parametrize("whole", [False, True], ids=["its share", "all of it"])
 def test_a_capture_of_several_segments_with_drops(estimator: Rda | Lda, whole: bool) -> None:

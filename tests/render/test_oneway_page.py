@@ -155,7 +155,7 @@ def test_negative_delays_are_shown(tool: Callable[[str], str], tmp_path: Path) -
     assert any(word.startswith("-") for word in ticks(shown, "sample"))
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("offset_ns", [-(10**9), -3_600 * 10**9, 10**9, -999_000])
 def test_any_offset_has_a_readable_axis(offset_ns: int, tool: Callable[[str], str], tmp_path: Path) -> None:
     text = render_oneway(made(offset_ns, interval_ns=None))
@@ -295,6 +295,7 @@ def test_shares_of_a_sample_have_its_sampling_interval() -> None:
     assert "+/-" in Walk(render_oneway(replace(page, spans=sampled))).text.split("All figures")[0]
 
 
+@pytest.mark.acceptance
 def test_any_delays_make_a_page(tool: Callable[[str], str], tmp_path: Path) -> None:
     with Browser(tool("chromium"), tmp_path) as browser:
         for i, delays_ns in enumerate(([0], [-5], [-5, 5], [5] * 40, [-(2**62), 2**62], [0, 0, 7], [-1, 2**50])):

@@ -45,6 +45,7 @@ def tshark(path: Path, *fields: str, options: tuple[str, ...] = ()) -> list[dict
 # The packets
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -267,7 +268,7 @@ def watched(rows: list[dict[str, str]]) -> dict[int, tuple[int, bool]]:
     return answers
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(6)
 @needs_tshark
 @pytest.mark.parametrize(
     "scenario",

@@ -264,6 +264,7 @@ def test_missing_settings_are_named() -> None:
     assert "pip install 'wirelag[live]'" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("package", ["uvicorn", "starlette", "prometheus_client"])
 def test_a_collector_without_its_packages_says_what_to_install(package: str) -> None:
     code = (

@@ -271,6 +271,7 @@ def test_explicit_direction() -> None:
         align(see([up]), see([down]), names=NAMES, direction=Direction.parse("10.9.9.9>"))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("offset_ns", [0, 40 * 10**6, -40 * 10**6, 2000 * 10**9])
 def test_a_needless_direction_changes_nothing_and_a_wrong_one_is_refused(offset_ns: int) -> None:
     """Packets of both directions were taken for one, and the clock "corrected" by their delays."""
