@@ -76,6 +76,8 @@ BEYOND: Final = 3.0  # the same for the share of delays beyond a quantile, the r
 AT_THE_FLOOR: Final = 0.3  # the median of waits, by their mean, if nearly half of them are none
 WIDEST_MEAN: Final = 10.0  # times the mean, where an interval that ends beyond all delays may end
 FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
+RARE_ALIKE: Final = 50.0  # the same, if delays are alike,
+MORE_THAN_CHANCE: Final = 1.5  # which make the interval of the mean so many times as wide
 STRETCHES_BEYOND: Final = 0.5  # independent stretches beyond a quantile
 OFTEN: Final = 0.05  # the share of delays that no recording misses altogether
 _COARSEST: Final = 32  # parts of time whose neighbours are compared
@@ -384,10 +386,13 @@ def _alike_part(share: float, error: Error, samples: float) -> float:
 def enough_beyond(q: float, wider: float, samples: float, stretches: float) -> bool:
     """Whether a quantile has an interval, if its error is larger than by chance alone by the same factor as the mean's.
 
-    Rare delays come together, and may be missing altogether: what the recording shows of the mean decides. Of a
+    Rare delays come together, and may be missing altogether: what the recording shows of the mean decides. If that is
+    more than chance, 50 of them must be there: with fewer, those recordings have an interval that seem calm. Of a
     quantile beyond which a share of `OFTEN` lies, chance alone decides, and whether stretches enough lie beyond it.
     """
     beyond, often = min(q, 1 - q), min(q, 1 - q) >= OFTEN
+    if not often and wider > MORE_THAN_CHANCE and samples * beyond < RARE_ALIKE:
+        return False
     if often and stretches * beyond < STRETCHES_BEYOND:
         return False
     return Z95 * (1.0 if often else wider) * math.sqrt(q * (1 - q) / samples) <= beyond
