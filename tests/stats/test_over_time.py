@@ -85,7 +85,7 @@ def test_intervals_of_correlated_delays_hold_the_truth() -> None:
 def test_short_recordings_of_a_busy_queue_have_right_intervals_or_none() -> None:
     """95% load, 200 to 1,000 packets: shorter than waits stay alike, or about as long.
 
-    Without the laws of returns and of calm, more have an interval, and at least twice as many are wrong.
+    Without the laws of returns and of calm, more have an interval, and at least ten times as many are wrong.
     """
     rng, load, counts, runs = np.random.default_rng(3), 0.95, (200, 300, 1_000), 100
     told: list[bool] = []
@@ -104,9 +104,9 @@ def test_short_recordings_of_a_busy_queue_have_right_intervals_or_none() -> None
                 hits.append(low <= truth <= high)
     every = runs * len(counts)
     wrong, wrong_before = (sum(not hit for hit in hits) for hits in (told, before))
-    assert len(told) > 0.05 * every
-    assert wrong <= 0.07 * len(told) + 3.5 * math.sqrt(0.05 * 0.95 * len(told))  # of those that are told
-    assert 2 * wrong <= wrong_before
+    assert len(told) > 0.03 * every
+    assert wrong <= 0.05 * len(told) + 2 * math.sqrt(0.05 * 0.95 * len(told))  # of those that are told
+    assert 10 * wrong <= wrong_before
 
 
 def drifting(rng: np.random.Generator, count: int, memory_s: float, noise: float) -> DelaySample:
@@ -237,6 +237,19 @@ def test_time_and_weight_count_not_the_order_given() -> None:
     assert found.error[0] == pytest.approx(again.error[0], rel=0.2)
 
 
+def test_delays_that_came_together_are_as_alike_as_one_after_the_other() -> None:
+    """A level that wanders, seen by 1 to 6 delays at a time: as sums of so many each, it would look like noise."""
+    rng = np.random.default_rng(6)
+    level, counts = np.cumsum(rng.integers(-9, 10, 60)).astype(float), rng.integers(1, 7, 60)
+    samples = int(counts.sum())
+    one_by_one = over_time(np.repeat(level, counts), np.ones(samples), samples)
+    assert over_time(level * counts, counts, samples) == one_by_one  # integers are exact
+    apart = over_time(level * counts, counts.astype(float), samples - 1)  # these are weights, not delays
+    assert one_by_one is not None
+    assert apart is not None
+    assert one_by_one.returns < apart.returns
+
+
 def test_errors_add_as_squares() -> None:
     assert welch([(3.0, 10.0), (4.0, 10.0)]) == (5.0, pytest.approx(625 / ((81 + 256) / 10)))
     assert welch([(2.0, 7.0), (0.0, 1.0)]) == (2.0, pytest.approx(7.0))
@@ -343,5 +356,5 @@ def test_rows_of_a_level_under_noise_hold_the_truth() -> None:
                     alone.append(ends[0] <= 20 <= ends[1])
                     within.append(said["mean"][0] <= 0.02 <= said["mean"][1])
     assert len(within) > 45
-    assert np.mean(alone) < 0.88
+    assert np.mean(alone) < 0.9
     assert np.mean(within) > 0.95 - 3.5 * math.sqrt(0.95 * 0.05 / len(within))

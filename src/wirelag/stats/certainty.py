@@ -22,7 +22,7 @@ from wirelag.stats.over_time import (
     bounds,
     enough_beyond,
     half95,
-    longer,
+    longest,
     quantile_shares,
     share_bounds,
     tells,
@@ -126,7 +126,7 @@ class Certainty:
             return None
         floor_ns = delays.min_ns or 0
         above = (delays.mean_ns or 0.0) - floor_ns
-        return low, max(high, middle + (middle - floor_ns) * longer(q, self._mean_error, above, self._chance))
+        return low, max(high, longest(q, middle, floor_ns, self._mean_error, above, self._chance))
 
     def share_above_ci(self, limit_ns: int) -> Bounds | None:
         """The interval of the share of delays above a limit."""

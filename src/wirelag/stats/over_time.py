@@ -13,13 +13,15 @@ error lets those through that missed the rare long waits, and of these few hold.
 intervals are as wide as they must be: an upper end may lie beyond the longest delay seen.
 
 Law of calm: a queue with 95% load stays alike for some 800 packets, and is calm for hundreds of them now and then. So n
-delays as skewed as waits count for n / (n + 800) of the returns that they show: 100 of them must show 23 returns
-instead of 2.5, 10,000 hardly more. And however steady they look, the interval is at least as long upwards as
-(120 / n)^1.5 of what lies above the floor: 1.3 times as much for 100 delays, a quarter for 300, 4% for 1,000. So the
-interval of few skewed delays is too wide if they are independent.
+delays as skewed as waits count for (n / (n + 800))^1.5 of the returns that they show: 300 of them must show 18 returns
+instead of 2.5, 1,000 of them 6, 10,000 hardly more. A short recording of such a queue may not be skewed: where 32
+delays or more make one stretch, half of it holds. And however steady they look, the interval is at least as long
+upwards as (170 / n)^2 of what lies above the floor: 2.9 times as much for 100 delays, a third for 300, 3% for 1,000. So
+the interval of few skewed delays is too wide if they are independent.
 
 Law of errors: n delays that are alike count for fewer than n. In order of time they are put into at most 128 batches of
-the same size. Their slowest cosines tell how much the mean varies, and how slowly (slow_levels.py).
+the same size. Their slowest cosines tell how much the mean varies, and how slowly (slow_levels.py). Batches of
+different sizes make a level look like noise, so delays that came together are taken apart again.
 
 Law of parts: a group lasts as long as the whole, and has the interval that its delays alone would have: the same
 whatever it was chosen by, a grouping or a filter. A row over time is shorter, and shows less than the whole of how
@@ -62,21 +64,27 @@ FEWEST_DELAYS: Final = 32  # that give an interval
 STRETCHES: Final = 2.0  # independent stretches that give an interval
 RETURNS: Final = 2.5  # of a queue to its floor; one in 20 recordings of a random walk seems to have as many
 CALM: Final = 800.0  # delays for which a busy queue stays alike
-MISSED: Final = 120.0  # delays that may have missed as much again as they show above the floor
+LONG_ALIKE: Final = 32.0  # delays of one stretch: so many may be a part of that time, skewed or not
+MISSED: Final = 170.0  # delays that may have missed as much again as they show above the floor
 OF_A_ROW: Final = 4.0  # the same, for a part of a whole
+MANY: Final = 1024  # delays, among which it does not matter that some came together
 COSINES: Final = (3, 16)  # the fewest and the most
 UPWARDS: Final = 2.5  # how much longer an interval is upwards, for each time that it is as wide as the value
 SKEWED: Final = 0.5  # skewness of delays like waits: those of a queue have 2, a short recording shows less
 LOWEST: Final = 0.05  # the share of batches that tell where the floor of a queue is
 BEYOND: Final = 3.0  # the same for the share of delays beyond a quantile, the rarer they are
+AT_THE_FLOOR: Final = 0.3  # the median of waits, by their mean, if nearly half of them are none
 WIDEST_MEAN: Final = 10.0  # times the mean, where an interval that ends beyond all delays may end
 FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
+RARE_ALIKE: Final = 50.0  # the same, if delays are alike,
+MORE_THAN_CHANCE: Final = 1.5  # which make the interval of the mean so many times as wide
 STRETCHES_BEYOND: Final = 0.5  # independent stretches beyond a quantile
 OFTEN: Final = 0.05  # the share of delays that no recording misses altogether
 _COARSEST: Final = 32  # parts of time whose neighbours are compared
 SHORTEST: Final = 10  # bits of the length of a slot of time: 1 us
 _NO_CHANCE: Final = 3.0  # standard errors
-_WIDEST: Final = 2.0  # exponent: further upwards than seven times the value nothing is said
+_BY_CHANCE: Final = 1.5  # the same, of a skewness
+_WIDEST: Final = 2.3  # exponent: further upwards than ten times the value nothing is said
 _HALL: Final = (1 + 2 * Z95**2) / 6  # errors by which an interval is moved, for each unit of skewness
 _FISHER: Final = (Z95**2 - 1) / 6  # the same for an interval of a count
 
@@ -129,6 +137,9 @@ def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
     if len(parts) < FEWEST:
         return None
     whole = float(weights.sum())
+    if len(parts) < samples <= MANY and whole == samples:
+        # Delays that came together are alike: as one they would make batches of different sizes, which look like noise.
+        parts, weights = np.repeat(parts / weights, weights.astype(np.int64)), np.ones(samples)
     totals, sizes = equal_batches(parts, weights, BATCHES)
     apart = totals - sizes * (totals.sum() / whole)
     batches = len(apart)
@@ -142,9 +153,15 @@ def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
     found, freedom = slowness(powers, batches, reach * whole / batches), float(len(powers))
     error = found.half / half95(freedom) / whole, freedom
     alike = min(max(2 * skewness / SKEWED, 0.0), 1.0)  # batches of noise are not skewed, whatever delays are
-    returns = found.returns * samples / (samples + CALM * alike)
+    returns = found.returns / (1 + CALM / samples * _maybe_calm(skewness, found.stretches, samples)) ** 1.5
     higher = max(0.0, reach) * alike * found.part * _inverse(returns)
     return OverTime(error, found.stretches, found.level / whole**2, returns, higher)
+
+
+def _maybe_calm(skewness: float, stretches: float, samples: int) -> float:
+    """How much of the law of calm holds: all if delays are more skewed than by chance, half if they are long alike."""
+    skewed = 2 * (skewness - _BY_CHANCE * math.sqrt(6 / samples)) / SKEWED
+    return max(min(skewed, 1.0), min((samples / stretches / LONG_ALIKE) ** 2, 0.5))
 
 
 def _inverse(returns: float) -> float:
@@ -325,7 +342,7 @@ def bounds(value: float, error: Error, above: float | None = None, chance: Chanc
 
 def _missed(chance: Chance) -> float:
     """By which share waits may be longer on average than a short recording shows."""
-    return math.pow(chance.missed, 1.5) * min(max(chance.skewness / SKEWED, 0.0), 1.0)
+    return chance.missed**2 * min(max(chance.skewness / SKEWED, 0.0), 1.0)
 
 
 def _longer(half: float, above: float, by_chance: float, skewness: float) -> tuple[float, float]:
@@ -336,12 +353,13 @@ def _longer(half: float, above: float, by_chance: float, skewness: float) -> tup
     return (1 - by_chance**2) * min(max(skewness / SKEWED, 0.0), 1.0), up
 
 
-def longer(q: float, error: Error | None, above: float, chance: Chance) -> float:
-    """By which share a quantile may lie further above the floor than was seen: a longer queue has all waits longer."""
+def longest(q: float, middle: float, floor: float, error: Error | None, above: float, chance: Chance) -> float:
+    """How far up a quantile may lie: a longer queue has all waits longer, the median too if it is at the floor."""
     if error is None or error[0] <= 0 or above <= 0 or q < 0.5:
-        return 0.0
+        return middle
     alike, up = _longer(half95(error[1]) * error[0], above, min(1.0, chance.error / error[0]), chance.skewness)
-    return max(alike * max(up, chance.higher / above), _missed(chance))
+    by = max(alike * max(up, chance.higher / above), _missed(chance))
+    return middle + by * max(middle - floor, AT_THE_FLOOR * above)
 
 
 def share_bounds(share: float, error: Error, samples: float) -> Bounds:
@@ -368,10 +386,13 @@ def _alike_part(share: float, error: Error, samples: float) -> float:
 def enough_beyond(q: float, wider: float, samples: float, stretches: float) -> bool:
     """Whether a quantile has an interval, if its error is larger than by chance alone by the same factor as the mean's.
 
-    Rare delays come together, and may be missing altogether: what the recording shows of the mean decides. Of a
+    Rare delays come together, and may be missing altogether: what the recording shows of the mean decides. If that is
+    more than chance, 50 of them must be there: with fewer, those recordings have an interval that seem calm. Of a
     quantile beyond which a share of `OFTEN` lies, chance alone decides, and whether stretches enough lie beyond it.
     """
     beyond, often = min(q, 1 - q), min(q, 1 - q) >= OFTEN
+    if not often and wider > MORE_THAN_CHANCE and samples * beyond < RARE_ALIKE:
+        return False
     if often and stretches * beyond < STRETCHES_BEYOND:
         return False
     return Z95 * (1.0 if often else wider) * math.sqrt(q * (1 - q) / samples) <= beyond

@@ -29,7 +29,7 @@ from wirelag.stats.over_time import (
     alike_ns,
     enough_beyond,
     half95,
-    longer,
+    longest,
     quantile_shares,
     share_bounds,
     tells,
@@ -198,8 +198,8 @@ class DelaySample:
             seen = over is not None and over.stretches >= STRETCHES
             ends = quantile_shares(share, over.error, self.effective) if over and seen else None
             if ends and told:
-                longest = middle + (middle - floor_ns) * longer(share, told.error, above, chance)
-                found.append((middle, (at(ends[0]), max(at(ends[1]), longest))))
+                upper = longest(share, middle, floor_ns, told.error, above, chance)
+                found.append((middle, (at(ends[0]), max(at(ends[1]), upper))))
             else:
                 found.append((middle, None))
         return found
