@@ -132,13 +132,16 @@ class Match {
             thread_local std::vector<u32> memory;
             size_t count = rows_of(part, seen, memory);
             const u32 *mine = memory.data();
+            Ahead next_rows;
 
             for (size_t i = 0; i < count; i++) {
                 u32 at = mine[i];
                 wl_seen packet = seen[at];
                 wl_sample sample;
 
-                look_ahead(i, count, [&](size_t row) { return seen.flow_key[mine[row]]; });
+                next_rows.look(
+                    i, count, [&](size_t row) { return seen.flow_key[mine[row]]; },
+                    [&](u64 key) -> Shard & { return tables[shard_of(key)]; });
                 if (wl_match_packet(&tables[shard_of(packet.flow_key)], &packet, &sample)) {
                     delay_ns.data()[at] = sample.delay_ns;
                     leg.data()[at] = sample.leg;
@@ -291,20 +294,23 @@ class Match {
             for (size_t shard = next++; shard < tables.size(); shard = next++)
                 for (unsigned part = 0; part < parts.size(); part++) {
                     const Parts::Rows &rows = parts.rows(part, shard);
-                    size_t count = rows.seen.size();
+                    Shard &table = tables[shard];
+                    size_t count = rows.size();
+                    Ahead next_rows;
 
                     for (size_t i = 0; i < count; i++) {
-                        const wl_seen &packet = rows.seen[i];
+                        const wl_seen &packet = rows[i];
                         wl_sample sample;
 
-                        __builtin_prefetch(&rows.seen[i] + 48);
-                        look_ahead(i, count, [&](size_t row) { return rows.seen[row].flow_key; });
-                        if (!wl_match_packet(&tables[shard], &packet, &sample))
+                        __builtin_prefetch(&rows[i] + 48);
+                        next_rows.look(
+                            i, count, [&](size_t row) { return rows[row].flow_key; }, [&](u64) -> Shard & { return table; });
+                        if (!wl_match_packet(&table, &packet, &sample))
                             continue;
                         tally.add(packet.time_ns, packet.flow_key, sample.leg, sample.delay_ns);
                         if (sample.delay_ns <= longer_than || !(legs >> sample.leg & 1))
                             continue;
-                        slow.push_back({sample.delay_ns, rows.place[i], sample.leg, sample.kind});
+                        slow.push_back({sample.delay_ns, packet.place, sample.leg, sample.kind});
                         if (slow.size() >= 2 * most) /* those as long as the last one stay welcome: they may come first */
                             longer_than = keep_slowest(slow, most) - 1;
                     }
@@ -333,16 +339,32 @@ class Match {
         return all;
     }
 
-    /* Fetch what packets further on will need. Inlined before a compiler can see that it has no effect. */
-    template <typename Key> __attribute__((always_inline)) void look_ahead(size_t i, size_t count, const Key &key) const
-    {
-        if (i + 3 * ahead < count)
-            __builtin_prefetch(set_of(key(i + 3 * ahead))->key);
-        if (i + 2 * ahead < count)
-            __builtin_prefetch(connection_of(key(i + 2 * ahead)), 1);
-        if (i + ahead < count)
-            __builtin_prefetch(segment_of(key(i + ahead)), 1);
-    }
+    /* Fetches what packets further on will need. What it finds of one it keeps until the next step. */
+    class Ahead {
+      public:
+        /* Inlined before a compiler can see that it has no effect. `key`, `table`: of a row, and for a key. */
+        template <typename Key, typename Table>
+        __attribute__((always_inline)) void look(size_t i, size_t count, const Key &key, const Table &table)
+        {
+            if (i + 3 * ahead < count)
+                __builtin_prefetch(wl_set_of(&table(key(i + 3 * ahead)), key(i + 3 * ahead))->key);
+            if (i + ahead < count) {
+                const Shard &mine = table(key(i + ahead));
+                const wl_side *side = wl_set_of(&mine, key(i + ahead))->connection[places[i % ahead]].side;
+
+                __builtin_prefetch(&mine.segments[side[0].first ? side[0].first : side[1].first], 1);
+            }
+            if (i + 2 * ahead < count) {
+                const wl_connection_set *set = wl_set_of(&table(key(i + 2 * ahead)), key(i + 2 * ahead));
+
+                places[i % ahead] = static_cast<u8>(wl_place(set, key(i + 2 * ahead)) % WL_SET);
+                __builtin_prefetch(&set->connection[places[i % ahead]], 1);
+            }
+        }
+
+      private:
+        u8 places[ahead] = {}; /* in their sets, of the rows that are one to two steps ahead */
+    };
 
     size_t shard_of(u64 flow_key) const
     {
@@ -364,26 +386,6 @@ class Match {
             count += own[shard_of(seen.flow_key[i])] & wl_matters(seen.kind[i], seen.message[i]);
         }
         return count;
-    }
-
-    /* A function that only prefetches has no effect in the eyes of a compiler, which drops its calls: these return addresses. */
-    const wl_connection_set *set_of(u64 flow_key) const
-    {
-        return wl_set_of(&tables[shard_of(flow_key)], flow_key);
-    }
-
-    const wl_connection *connection_of(u64 flow_key) const
-    {
-        const wl_connection_set *set = set_of(flow_key);
-
-        return &set->connection[wl_place(set, flow_key) % WL_SET];
-    }
-
-    const wl_segment *segment_of(u64 flow_key) const
-    {
-        const wl_connection *c = connection_of(flow_key);
-
-        return &tables[shard_of(flow_key)].segments[c->side[0].first ? c->side[0].first : c->side[1].first];
     }
 
     u64 sum(u64 wl_match::*count) const

@@ -16,9 +16,38 @@ constexpr size_t shards = 8; /* by flow key: the first three bits */
 
 class Parts {
   public:
-    struct Rows {
-        std::vector<wl_seen> seen;
-        std::vector<u32> place; /* of the record in the block */
+    /* Rows of a shard. They are written past the caches: whichever core matches them finds them in memory, in order, and no
+     * core waits for lines that another one has read or written. */
+    class Rows {
+      public:
+        size_t size() const
+        {
+            return count;
+        }
+
+        const wl_seen &operator[](size_t i) const
+        {
+            return rows[i];
+        }
+
+        void clear()
+        {
+            count = 0;
+        }
+
+        void add(const wl_seen &row)
+        {
+            if (count == room)
+                grow();
+            write_past_caches(&rows[count++], row);
+        }
+
+      private:
+        static void write_past_caches(wl_seen *to, const wl_seen &row);
+        void grow();
+
+        std::unique_ptr<wl_seen[], Free> rows;
+        size_t count = 0, room = 0;
     };
 
     explicit Parts(unsigned threads) : parts(threads)
