@@ -81,7 +81,7 @@ void Parts::walk(Walk &walk, const u8 *until, const u8 *end)
     walk = now;
 }
 
-void Parts::decode_part(Reader &reader, Part &part, const u8 *begin, bool one_shard)
+void Parts::decode_part(Reader &reader, Part &part, const u8 *begin, Asked asked)
 {
     /* Copies that no store into a row can alias, and that share no line of the cache with another thread's. */
     Frames frames = reader.frames;
@@ -106,9 +106,9 @@ void Parts::decode_part(Reader &reader, Part &part, const u8 *begin, bool one_sh
         if (!frames.wanted(record, interface.description.link, now, interface.program, &row))
             continue;
         examined++;
-        if (!wl_matters(row.kind, row.message))
+        if (!asked.all && !wl_matters(row.kind, row.message))
             continue;
-        part.rows[one_shard ? 0 : row.flow_key >> 61].add({record.time_ns, row.flow_key, row.transaction, row.payload_length,
+        part.rows[asked.sharded ? row.flow_key >> 61 : 0].add({record.time_ns, row.flow_key, row.transaction, row.payload_length,
             row.seq, row.ack, row.tsval, row.tsecr, row.src_port, row.dst_port, row.window, row.ip_id, row.flags, row.protocol,
             row.kind, row.message, static_cast<u32>(at - begin)});
     }
@@ -121,7 +121,7 @@ void Parts::decode_part(Reader &reader, Part &part, const u8 *begin, bool one_sh
         reader.frames.filter = frames.filter;
 }
 
-void Parts::decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, bool one_shard, Crew &crew)
+void Parts::decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, Asked asked, Crew &crew)
 {
     const Frames::Counts &all = reader.frames.counts;
     /* The first packet's time is what others are relative to. */
@@ -143,7 +143,7 @@ void Parts::decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end,
             walk(so_far, until, end);
         part.end = so_far.at;
         turn.store(mine + 1, std::memory_order_release);
-        decode_part(reader, part, begin, one_shard);
+        decode_part(reader, part, begin, asked);
     });
     for (const Part &part : parts)
         add_up(reader, part);

@@ -31,6 +31,9 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"match": "tcp-timestamps", "retransmitted": "first"},
     {"match": "handshake", "tunnels": True},
     {"table_memory": "40KiB"},
+    {"memory": "2KiB", "top": 30},
+    {"memory": "16KiB", "match": "tcp-timestamps,dns", "leg": "client", "seed": 3},
+    {"slots": (64, 32), "entry_probability": (0.5, 0.25)},
 )
 SECOND = 10**9
 
