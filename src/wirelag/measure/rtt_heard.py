@@ -79,13 +79,13 @@ class Heard:
     ) -> Iterator[Cut]:
         """The same as `cuts`, with a meter of its own.
 
-        Where nobody else asks for packets, those of a plain file are decoded and matched at once, on all cores.
+        Where nobody else asks for packets, those of a file are decoded and matched at once, on all cores.
         """
         from wirelag.capture.source import Listening
-        from wirelag.capture.undecoded import plain_file
+        from wirelag.capture.undecoded import one_file
 
         asked = sinks or self.timeline or self.groups is not None or self.connections is not None
-        if not asked and not settings.interval_ns and (file := plain_file(packets)):
+        if not asked and not settings.interval_ns and (file := one_file(packets)):
             yield self._undecoded(file, settings, progress)
             return
         meter = self.meter(settings, sinks, later=not isinstance(packets, Listening))
