@@ -170,8 +170,8 @@ inline void in_large_pages(void *memory, size_t bytes, bool in_use = false)
 #endif
 }
 
-/* Zeroed memory for a table that is used all over: it begins at a line of the cache. */
-template <typename T> std::unique_ptr<T[], Free> zeroed_lines(size_t count)
+/* Memory that begins at a line of the cache. */
+template <typename T> std::unique_ptr<T[], Free> lines(size_t count)
 {
     constexpr size_t line = 64, large = 2 << 20;
     size_t bytes = count * sizeof(T), unit = bytes < large ? line : large;
@@ -180,8 +180,16 @@ template <typename T> std::unique_ptr<T[], Free> zeroed_lines(size_t count)
     if (!memory)
         throw std::bad_alloc();
     in_large_pages(memory, bytes);
-    std::memset(memory, 0, bytes);
     return std::unique_ptr<T[], Free>(static_cast<T *>(memory));
+}
+
+/* The same, zeroed, for a table that is used all over. */
+template <typename T> std::unique_ptr<T[], Free> zeroed_lines(size_t count)
+{
+    std::unique_ptr<T[], Free> memory = lines<T>(count);
+
+    std::memset(memory.get(), 0, count * sizeof(T));
+    return memory;
 }
 
 #endif

@@ -35,6 +35,7 @@ struct wl_seen {
     u32 payload_length, seq, ack, tsval, tsecr;
     u16 src_port, dst_port, window, ip_id, flags;
     u8 protocol, kind, message;
+    u32 place; /* of the record in its block, for whoever asks: a row is a line of the cache */
 };
 
 struct wl_sample {

@@ -8,6 +8,7 @@ NB_MODULE(_kernels, m)
     add_addresses(m);
     add_reader(m);
     add_live(m);
+    add_decoder(m);
     add_match(m);
     add_fridge(m);
     add_connections(m);

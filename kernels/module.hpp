@@ -6,6 +6,7 @@
 
 void add_reader(nanobind::module_ &m);
 void add_live(nanobind::module_ &m);
+void add_decoder(nanobind::module_ &m);
 void add_match(nanobind::module_ &m);
 void add_fridge(nanobind::module_ &m);
 void add_addresses(nanobind::module_ &m);

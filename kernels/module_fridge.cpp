@@ -4,11 +4,22 @@
 #include <stdexcept>
 #include <vector>
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
-#include "arrays.hpp"
+#include "decoder.hpp"
 #include "module.hpp"
+#include "tally.hpp"
 
+/* wl_by_client, with ranks that are looked up: to find two ports among all services takes longer than the rest of an errand. */
+static inline int by_client(u16 src, u16 dst)
+{
+    static const u8 *const ranks = port_ranks();
+
+    return ranks[src] == ranks[dst] ? src >= dst : ranks[src] > ranks[dst];
+}
+
+#define WL_BY_CLIENT by_client
 extern "C" {
 #include "fridge.h"
 }
@@ -85,7 +96,6 @@ class Fridge {
     {
         const SeenColumns seen(packets);
         size_t samples = 0;
-        wl_visit visits[burst];
 
         for (size_t room :
             {row.shape(0), delay_ns.shape(0), leg.shape(0), kind.shape(0), fridge.shape(0), x.shape(0), weight.shape(0)})
@@ -95,22 +105,12 @@ class Fridge {
         for (size_t start = 0; start < seen.rows; start += burst) {
             size_t count = std::min(burst, seen.rows - start);
 
-            for (size_t i = 0; i < count; i++) {
-                wl_seen packet = seen[start + i];
-                wl_errand errand;
-
-                wl_fridge_read(meter.matchers, &packet, &errand);
-                wl_fridge_visit(&meter, &errand, &visits[i]);
-                fetch(visits[i].answers);
-                fetch(visits[i].asks);
-            }
+            for (size_t i = 0; i < count; i++)
+                visit(errand_of(seen[start + i]), i);
             for (size_t i = 0; i < count; i++) {
                 wl_weighed sample;
-                bool taken = wl_fridge_packet(&meter, &visits[i], seen.time_ns[start + i], &sample);
 
-                went_back += sample.went_back;
-                over_long += sample.too_long;
-                if (!taken)
+                if (!take(seen.time_ns[start + i], i, sample))
                     continue;
                 row.data()[samples] = static_cast<u32>(start + i);
                 delay_ns.data()[samples] = sample.delay_ns;
@@ -122,6 +122,55 @@ class Fridge {
             }
         }
         return samples;
+    }
+
+    /* Add decoded rows from `first` on, up to one at `until_ns` or later (INT64_MAX: all). Samples of these fridges that are
+     * drained count before those of the fridges in use: of a request repeated after the edge the first copy counts. Delays are
+     * added to the tally, and fill the arrays. Returns the row where it stopped, and the number of samples. */
+    std::pair<size_t, size_t> observe_rows(
+        Decoder &decoder, size_t first, s64 until_ns, Fridge *drained, Tally &tally, Room<s64> delay_ns, Room<s64> weight)
+    {
+        size_t samples = 0, rows = decoder.row_count();
+        Decoder::Slowest &slowest = decoder.by_thread[0];
+
+        if (first > rows || delay_ns.shape(0) < rows - first || weight.shape(0) < rows - first)
+            throw std::invalid_argument("the arrays must have room for a sample of every row");
+        nb::gil_scoped_release release;
+        while (first < rows) {
+            const wl_seen *packets[burst];
+            size_t count = 0;
+
+            for (; count < burst && first + count < rows; count++) {
+                packets[count] = &decoder.row(first + count);
+                if (packets[count]->time_ns >= until_ns && until_ns != INT64_MAX)
+                    break;
+                wl_errand errand = errand_of(*packets[count]);
+
+                visit(errand, count);
+                if (drained)
+                    drained->visit(errand, count);
+            }
+            for (size_t i = 0; i < count; i++) {
+                const wl_seen &packet = *packets[i];
+                wl_weighed sample, other;
+                bool taken = take(packet.time_ns, i, sample);
+
+                if (drained && drained->take(packet.time_ns, i, other)) {
+                    sample = other;
+                    taken = true;
+                }
+                if (!taken)
+                    continue;
+                tally.add(packet.time_ns, packet.flow_key, sample.leg, sample.delay_ns, sample.weight);
+                slowest.offer(sample.delay_ns, packet.place, sample.leg, sample.kind);
+                delay_ns.data()[samples] = sample.delay_ns;
+                weight.data()[samples++] = static_cast<s64>(sample.weight);
+            }
+            first += count;
+            if (count < burst)
+                break;
+        }
+        return {first, samples};
     }
 
     void drain()
@@ -158,6 +207,33 @@ class Fridge {
     wl_fridges meter = {};
     u64 slot_count = 0, went_back = 0, over_long = 0;
     std::unique_ptr<wl_slot[], Free> memory;
+    wl_visit visits[burst];
+
+    __attribute__((always_inline)) wl_errand errand_of(const wl_seen &packet) const
+    {
+        wl_errand errand;
+
+        wl_fridge_read(meter.matchers, &packet, &errand);
+        return errand;
+    }
+
+    /* Find the slots of the i-th packet of a burst. */
+    __attribute__((always_inline)) void visit(const wl_errand &errand, size_t i)
+    {
+        wl_fridge_visit(&meter, &errand, &visits[i]);
+        fetch(visits[i].answers);
+        fetch(visits[i].asks);
+    }
+
+    /* Process it; returns whether it completes a sample. */
+    __attribute__((always_inline)) bool take(s64 time_ns, size_t i, wl_weighed &sample)
+    {
+        bool taken = wl_fridge_packet(&meter, &visits[i], time_ns, &sample);
+
+        went_back += sample.went_back;
+        over_long += sample.too_long;
+        return taken;
+    }
 
     void fetch(const wl_place_of_id &at) const
     {
@@ -176,6 +252,8 @@ void add_fridge(nb::module_ &m)
             "probabilities"_a, "seed"_a = 0, "variant"_a = 0, "stages"_a = 1, "expiry_ns"_a = 0)
         .def("observe", &Fridge::observe, "packets"_a, "row"_a, "delay_ns"_a, "leg"_a, "kind"_a, "fridge"_a, "x"_a, "weight"_a,
             "Add packets and fill the arrays. Returns the number of samples.")
+        .def("observe_rows", &Fridge::observe_rows, "decoder"_a, "first"_a, "until_ns"_a, "drained"_a.none(), "tally"_a,
+            "delay_ns"_a, "weight"_a, "Add decoded rows up to a time. Returns (stopped at, samples).")
         .def("drain", &Fridge::drain, "Accept no more requests; waiting ones are still matched, and x does not change.")
         .def_prop_ro("arrivals", &Fridge::arrivals)
         .def_prop_ro("backwards", &Fridge::backwards)

@@ -1,17 +1,14 @@
 /* Packet batches and records to samples: checks arrays, releases the GIL and loops over match.h. */
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <stdexcept>
 #include <vector>
 
 #include <nanobind/stl/vector.h>
 
+#include "decoder.hpp"
 #include "module.hpp"
-#include "parts.hpp"
 #include "tally.hpp"
 
 namespace nb = nanobind;
@@ -108,8 +105,7 @@ class alignas(128) Shard : public wl_match { /* no line of the cache belongs to 
 
 class Match {
   public:
-    Match(u32 matchers, bool first_copy, size_t connections, size_t segments, size_t waiting, unsigned threads)
-        : crew(threads), by_thread(threads)
+    Match(u32 matchers, bool first_copy, size_t connections, size_t segments, size_t waiting, unsigned threads) : crew(threads)
     {
         size_t parts = std::min({connections, segments, waiting}) / shards >= least ? shards : 1;
 
@@ -132,13 +128,16 @@ class Match {
             thread_local std::vector<u32> memory;
             size_t count = rows_of(part, seen, memory);
             const u32 *mine = memory.data();
+            Ahead next_rows;
 
             for (size_t i = 0; i < count; i++) {
                 u32 at = mine[i];
                 wl_seen packet = seen[at];
                 wl_sample sample;
 
-                look_ahead(i, count, [&](size_t row) { return seen.flow_key[mine[row]]; });
+                next_rows.look(
+                    i, count, [&](size_t row) { return seen.flow_key[mine[row]]; },
+                    [&](u64 key) -> Shard & { return tables[shard_of(key)]; });
                 if (wl_match_packet(&tables[shard_of(packet.flow_key)], &packet, &sample)) {
                     delay_ns.data()[at] = sample.delay_ns;
                     leg.data()[at] = sample.leg;
@@ -160,86 +159,27 @@ class Match {
         return samples;
     }
 
-    /* Decode records of data[start:stop], which lies at byte `base + start` of the file, and match them. Delays are added to the
-     * tallies, one for each thread. Of the slowest that are longer than `least_ns`, on the legs whose bits are set, up to `most`
-     * of each thread get rows in `memory`. Returns where it stopped, packets examined, the status, the size of the next record,
-     * and the rows. */
-    std::tuple<size_t, u64, int, u64, size_t> observe_records(Reader &reader, const Bytes &data, size_t start, size_t stop,
-        u64 base, const std::vector<Tally *> &tallies, size_t most, u32 legs, s64 least_ns, const Memory &memory,
-        Room<s64> delay_ns, Room<u8> leg, Room<u8> kind)
+    /* Match decoded rows; threads take shards until none is left. Delays are added to the tallies, one for each thread. */
+    void observe_rows(Decoder &decoder, const std::vector<Tally *> &tallies)
     {
-        const u8 *begin = data.data(), *at = begin + start;
-        Columns *columns = columns_in(memory);
-        size_t slow = 0, room = std::min({delay_ns.shape(0), leg.shape(0), kind.shape(0), batch_rows});
-        u64 examined = 0, needed = 0;
-        wl_step step = WL_STEP_OTHER;
+        std::atomic<size_t> next = 0;
 
-        if (start > stop || stop > data.shape(0) || data.shape(0) > UINT32_MAX)
-            throw std::invalid_argument("the part to read lies outside the buffer");
-        if (tallies.size() != crew.size())
+        if (tallies.size() != decoder.crew.size())
             throw std::invalid_argument("there must be a tally for each thread");
         nb::gil_scoped_release release;
-        while (step == WL_STEP_OTHER) {
-            parts.decode(reader, begin, at, begin + stop, tables.size() == 1, crew);
-            examined += parts.examined();
-            match_parts(tallies, most, legs, least_ns);
-            std::vector<Slow> found = slowest_of_all(room - slow);
-            std::vector<u32> places;
+        decoder.crew.run([&](unsigned thread) {
+            Tally &tally = *tallies[thread];
+            Decoder::Slowest &slowest = decoder.by_thread[thread];
 
-            for (const Slow &one : found) {
-                places.push_back(one.place);
-                delay_ns.data()[slow + places.size() - 1] = one.delay_ns;
-                leg.data()[slow + places.size() - 1] = one.leg;
-                kind.data()[slow + places.size() - 1] = one.kind;
-            }
-            parts.write(reader, begin, base, places.data(), places.size(), columns, slow);
-            slow += places.size();
-            step = parts.proceed(reader, at, needed);
-        }
-        return {at - begin, examined, step == WL_STEP_MORE ? MORE : BROKEN, needed, slow};
+            for (size_t shard = next++; shard < tables.size(); shard = next++)
+                for (unsigned part = 0; part < decoder.parts.size(); part++)
+                    match_rows(decoder.parts.rows(part, shard), tables[shard], tally, slowest);
+        });
     }
 
-    /* Read a file's bytes from `offset` on into data[start:stop], each thread a part. Returns how many came. */
-    size_t read(int file, const Memory &data, size_t start, size_t stop, u64 offset)
+    bool sharded() const
     {
-        std::vector<ssize_t> got(crew.size());
-        std::atomic<int> problem = 0;
-        size_t sum = 0;
-
-        if (start > stop || stop > data.shape(0))
-            throw std::invalid_argument("the part to read lies outside the buffer");
-        size_t each = (stop - start + crew.size() - 1) / crew.size();
-        {
-            nb::gil_scoped_release release;
-            crew.run([&](unsigned part) {
-                size_t from = std::min(start + part * each, stop), to = std::min(from + each, stop), done = 0;
-
-                while (from + done < to) {
-                    ssize_t n = pread(
-                        file, data.data() + from + done, to - from - done, static_cast<off_t>(offset + from - start + done));
-
-                    if (n < 0 && errno == EINTR)
-                        continue;
-                    if (n < 0)
-                        problem = errno;
-                    if (n <= 0)
-                        break;
-                    done += static_cast<size_t>(n);
-                }
-                got[part] = static_cast<ssize_t>(done);
-            });
-        }
-        for (size_t part = 0; part < got.size(); part++) {
-            sum += static_cast<size_t>(got[part]);
-            if (static_cast<size_t>(got[part]) < each) /* what comes after a gap is not wanted */
-                break;
-        }
-        if (!sum && problem) {
-            errno = problem;
-            PyErr_SetFromErrno(PyExc_OSError);
-            throw nb::python_error();
-        }
-        return sum;
+        return tables.size() > 1;
     }
 
     u64 evicted() const
@@ -260,88 +200,49 @@ class Match {
     }
 
   private:
-    /* A sample that may be among the slowest. */
-    struct Slow {
-        s64 delay_ns;
-        u32 place;
-        u8 leg, kind;
-
-        bool operator<(const Slow &other) const /* the slowest first, of equal ones the first in the file */
+    /* Fetches what packets further on will need. What it finds of one it keeps until the next step. */
+    class Ahead {
+      public:
+        /* Inlined before a compiler can see that it has no effect. `key`, `table`: of a row, and for a key. */
+        template <typename Key, typename Table>
+        __attribute__((always_inline)) void look(size_t i, size_t count, const Key &key, const Table &table)
         {
-            return delay_ns != other.delay_ns ? delay_ns > other.delay_ns : place < other.place;
+            if (i + 3 * ahead < count)
+                __builtin_prefetch(wl_set_of(&table(key(i + 3 * ahead)), key(i + 3 * ahead))->key);
+            if (i + ahead < count) {
+                const Shard &mine = table(key(i + ahead));
+                const wl_side *side = wl_set_of(&mine, key(i + ahead))->connection[places[i % ahead]].side;
+
+                __builtin_prefetch(&mine.segments[side[0].first ? side[0].first : side[1].first], 1);
+            }
+            if (i + 2 * ahead < count) {
+                const wl_connection_set *set = wl_set_of(&table(key(i + 2 * ahead)), key(i + 2 * ahead));
+
+                places[i % ahead] = static_cast<u8>(wl_place(set, key(i + 2 * ahead)) % WL_SET);
+                __builtin_prefetch(&set->connection[places[i % ahead]], 1);
+            }
         }
+
+      private:
+        u8 places[ahead] = {}; /* in their sets, of the rows that are one to two steps ahead */
     };
 
-    /* What one thread found; a line of the cache of its own. */
-    struct alignas(64) Found {
-        std::vector<Slow> slow;
-    };
-
-    /* Match the rows of all parts; threads take shards until none is left. */
-    void match_parts(const std::vector<Tally *> &tallies, size_t most, u32 legs, s64 least_ns)
+    static void match_rows(const Parts::Rows &rows, Shard &table, Tally &tally, Decoder::Slowest &slowest)
     {
-        std::atomic<size_t> next = 0;
+        size_t count = rows.size();
+        Ahead next_rows;
 
-        crew.run([&](unsigned thread) {
-            Tally &tally = *tallies[thread];
-            std::vector<Slow> &slow = by_thread[thread].slow;
-            s64 longer_than = most ? least_ns : INT64_MAX;
+        for (size_t i = 0; i < count; i++) {
+            const wl_seen &packet = rows[i];
+            wl_sample sample;
 
-            slow.clear();
-            for (size_t shard = next++; shard < tables.size(); shard = next++)
-                for (unsigned part = 0; part < parts.size(); part++) {
-                    const Parts::Rows &rows = parts.rows(part, shard);
-                    size_t count = rows.seen.size();
-
-                    for (size_t i = 0; i < count; i++) {
-                        const wl_seen &packet = rows.seen[i];
-                        wl_sample sample;
-
-                        __builtin_prefetch(&rows.seen[i] + 48);
-                        look_ahead(i, count, [&](size_t row) { return rows.seen[row].flow_key; });
-                        if (!wl_match_packet(&tables[shard], &packet, &sample))
-                            continue;
-                        tally.add(packet.time_ns, packet.flow_key, sample.leg, sample.delay_ns);
-                        if (sample.delay_ns <= longer_than || !(legs >> sample.leg & 1))
-                            continue;
-                        slow.push_back({sample.delay_ns, rows.place[i], sample.leg, sample.kind});
-                        if (slow.size() >= 2 * most) /* those as long as the last one stay welcome: they may come first */
-                            longer_than = keep_slowest(slow, most) - 1;
-                    }
-                }
-        });
-    }
-
-    /* Keep the slowest; returns the shortest delay of these. */
-    static s64 keep_slowest(std::vector<Slow> &slow, size_t most)
-    {
-        std::nth_element(slow.begin(), slow.begin() + static_cast<ptrdiff_t>(most) - 1, slow.end());
-        slow.resize(most);
-        return slow.back().delay_ns;
-    }
-
-    /* The slowest that the threads found, in the order of the file. */
-    std::vector<Slow> slowest_of_all(size_t most)
-    {
-        std::vector<Slow> all;
-
-        for (const Found &one : by_thread)
-            all.insert(all.end(), one.slow.begin(), one.slow.end());
-        if (all.size() > most)
-            keep_slowest(all, most);
-        std::sort(all.begin(), all.end(), [](const Slow &a, const Slow &b) { return a.place < b.place; });
-        return all;
-    }
-
-    /* Fetch what packets further on will need. Inlined before a compiler can see that it has no effect. */
-    template <typename Key> __attribute__((always_inline)) void look_ahead(size_t i, size_t count, const Key &key) const
-    {
-        if (i + 3 * ahead < count)
-            __builtin_prefetch(set_of(key(i + 3 * ahead))->key);
-        if (i + 2 * ahead < count)
-            __builtin_prefetch(connection_of(key(i + 2 * ahead)), 1);
-        if (i + ahead < count)
-            __builtin_prefetch(segment_of(key(i + ahead)), 1);
+            __builtin_prefetch(&rows[i] + 48);
+            next_rows.look(i, count, [&](size_t row) { return rows[row].flow_key; }, [&](u64) -> Shard & { return table; });
+            if (!wl_match_packet(&table, &packet, &sample))
+                continue;
+            tally.add(packet.time_ns, packet.flow_key, sample.leg, sample.delay_ns);
+            slowest.offer(sample.delay_ns, packet.place, sample.leg, sample.kind);
+        }
     }
 
     size_t shard_of(u64 flow_key) const
@@ -366,26 +267,6 @@ class Match {
         return count;
     }
 
-    /* A function that only prefetches has no effect in the eyes of a compiler, which drops its calls: these return addresses. */
-    const wl_connection_set *set_of(u64 flow_key) const
-    {
-        return wl_set_of(&tables[shard_of(flow_key)], flow_key);
-    }
-
-    const wl_connection *connection_of(u64 flow_key) const
-    {
-        const wl_connection_set *set = set_of(flow_key);
-
-        return &set->connection[wl_place(set, flow_key) % WL_SET];
-    }
-
-    const wl_segment *segment_of(u64 flow_key) const
-    {
-        const wl_connection *c = connection_of(flow_key);
-
-        return &tables[shard_of(flow_key)].segments[c->side[0].first ? c->side[0].first : c->side[1].first];
-    }
-
     u64 sum(u64 wl_match::*count) const
     {
         u64 total = 0;
@@ -397,8 +278,6 @@ class Match {
 
     std::vector<Shard> tables;
     Crew crew;
-    Parts parts{crew.size()};
-    std::vector<Found> by_thread;
 };
 
 static_assert(shards == 8, "a shard is the first three bits of a flow key");
@@ -501,11 +380,8 @@ void add_match(nb::module_ &m)
             "waiting"_a, "threads"_a = 1)
         .def("observe", &Match::observe, "packets"_a, "row"_a, "delay_ns"_a, "leg"_a, "kind"_a,
             "Add packets and fill the arrays. Returns the number of samples.")
-        .def("observe_records", &Match::observe_records, "reader"_a, "data"_a, "start"_a, "stop"_a, "base"_a, "tallies"_a, "most"_a,
-            "legs"_a, "least_ns"_a, "memory"_a, "delay_ns"_a, "leg"_a, "kind"_a,
-            "Decode and match a part of a file. Returns (stopped at, packets examined, status, size of the next record, slow "
-            "rows).")
-        .def("read", &Match::read, "file"_a, "data"_a, "start"_a, "stop"_a, "offset"_a, "Read a part of a file, by all threads.")
+        .def("observe_rows", &Match::observe_rows, "decoder"_a, "tallies"_a, "Match decoded rows, and add delays to the tallies.")
+        .def_prop_ro("sharded", &Match::sharded, "Whether it takes rows by shard.")
         .def_prop_ro("evicted", &Match::evicted)
         .def_prop_ro("backwards", &Match::backwards)
         .def_prop_ro("too_long", &Match::too_long)

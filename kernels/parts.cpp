@@ -2,15 +2,59 @@
 #include "parts.hpp"
 
 #include <algorithm>
+#include <cstddef>
 
-/* Another core read these lines last: without their owner's consent, which takes long, nothing can be stored. (Of compilers'
- * own prefetching for writes only a prefetch is left, unless they may assume a certain processor.) */
-static inline void fetch_to_write(const void *line)
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+static_assert(sizeof(wl_seen) == 64, "a row is a line of the cache");
+
+/* Word by word: fields that were stored one by one could not be loaded as one word before all are in the cache. */
+inline void Parts::Rows::write_past_caches(wl_seen *to, const wl_seen &row)
 {
 #if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(*static_cast<const char *>(line)));
+    auto word = [to](size_t place, u64 value) {
+        _mm_stream_si64(reinterpret_cast<long long *>(to) + place, static_cast<long long>(value));
+    };
+    auto pair = [](u32 low, u64 high) {
+        __asm__("" : "+r"(low)); /* two loads, which a compiler would make one */
+        return low | high << 32;
+    };
+
+    static_assert(offsetof(wl_seen, payload_length) == 24 && offsetof(wl_seen, src_port) == 44 &&
+                      offsetof(wl_seen, protocol) == 54 && offsetof(wl_seen, place) == 60,
+        "the words are those of the row");
+    word(0, static_cast<u64>(row.time_ns));
+    word(1, row.flow_key);
+    word(2, row.transaction);
+    word(3, pair(row.payload_length, row.seq));
+    word(4, pair(row.ack, row.tsval));
+    word(5, pair(row.tsecr, row.src_port | static_cast<u32>(row.dst_port) << 16));
+    word(
+        6, pair(row.window | static_cast<u32>(row.ip_id) << 16, row.flags | row.protocol << 16 | static_cast<u32>(row.kind) << 24));
+    word(7, pair(row.message, row.place));
 #else
-    __builtin_prefetch(line, 1);
+    *to = row;
+#endif
+}
+
+void Parts::Rows::grow()
+{
+    size_t more = room ? 2 * room : 4096;
+    std::unique_ptr<wl_seen[], Free> fresh = lines<wl_seen>(more);
+
+    if (count)
+        std::memcpy(fresh.get(), rows.get(), count * sizeof(wl_seen));
+    rows = std::move(fresh);
+    room = more;
+}
+
+/* What was written past the caches is in memory before anything that is written later. */
+static inline void finish_writing()
+{
+#if defined(__x86_64__)
+    _mm_sfence();
 #endif
 }
 
@@ -37,7 +81,7 @@ void Parts::walk(Walk &walk, const u8 *until, const u8 *end)
     walk = now;
 }
 
-void Parts::decode_part(Reader &reader, Part &part, const u8 *begin, bool one_shard)
+void Parts::decode_part(Reader &reader, Part &part, const u8 *begin, Asked asked)
 {
     /* Copies that no store into a row can alias, and that share no line of the cache with another thread's. */
     Frames frames = reader.frames;
@@ -62,16 +106,13 @@ void Parts::decode_part(Reader &reader, Part &part, const u8 *begin, bool one_sh
         if (!frames.wanted(record, interface.description.link, now, interface.program, &row))
             continue;
         examined++;
-        if (!wl_matters(row.kind, row.message))
+        if (!asked.all && !wl_matters(row.kind, row.message))
             continue;
-        Rows &rows = part.rows[one_shard ? 0 : row.flow_key >> 61];
-
-        rows.seen.push_back({record.time_ns, row.flow_key, row.transaction, row.payload_length, row.seq, row.ack, row.tsval,
-            row.tsecr, row.src_port, row.dst_port, row.window, row.ip_id, row.flags, row.protocol, row.kind, row.message});
-        rows.place.push_back(static_cast<u32>(at - begin));
-        fetch_to_write(rows.seen.data() + rows.seen.size() + 8);
-        fetch_to_write(rows.place.data() + rows.place.size() + 32);
+        part.rows[asked.sharded ? row.flow_key >> 61 : 0].add({record.time_ns, row.flow_key, row.transaction, row.payload_length,
+            row.seq, row.ack, row.tsval, row.tsecr, row.src_port, row.dst_port, row.window, row.ip_id, row.flags, row.protocol,
+            row.kind, row.message, static_cast<u32>(at - begin)});
     }
+    finish_writing();
     if (packets)
         part.packets[from] += packets;
     part.examined = examined;
@@ -80,7 +121,7 @@ void Parts::decode_part(Reader &reader, Part &part, const u8 *begin, bool one_sh
         reader.frames.filter = frames.filter;
 }
 
-void Parts::decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, bool one_shard, Crew &crew)
+void Parts::decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, Asked asked, Crew &crew)
 {
     const Frames::Counts &all = reader.frames.counts;
     /* The first packet's time is what others are relative to. */
@@ -102,7 +143,7 @@ void Parts::decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end,
             walk(so_far, until, end);
         part.end = so_far.at;
         turn.store(mine + 1, std::memory_order_release);
-        decode_part(reader, part, begin, one_shard);
+        decode_part(reader, part, begin, asked);
     });
     for (const Part &part : parts)
         add_up(reader, part);
@@ -129,10 +170,8 @@ void Parts::Part::clear(size_t interfaces)
     counts = {};
     examined = 0;
     packets.assign(interfaces, 0);
-    for (Rows &one : rows) {
-        one.seen.clear();
-        one.place.clear();
-    }
+    for (Rows &one : rows)
+        one.clear();
 }
 
 /* Add what a part counted to what was read before it. */

@@ -16,9 +16,38 @@ constexpr size_t shards = 8; /* by flow key: the first three bits */
 
 class Parts {
   public:
-    struct Rows {
-        std::vector<wl_seen> seen;
-        std::vector<u32> place; /* of the record in the block */
+    /* Rows of a shard. They are written past the caches: whichever core matches them finds them in memory, in order, and no
+     * core waits for lines that another one has read or written. */
+    class Rows {
+      public:
+        size_t size() const
+        {
+            return count;
+        }
+
+        const wl_seen &operator[](size_t i) const
+        {
+            return rows[i];
+        }
+
+        void clear()
+        {
+            count = 0;
+        }
+
+        void add(const wl_seen &row)
+        {
+            if (count == room)
+                grow();
+            write_past_caches(&rows[count++], row);
+        }
+
+      private:
+        static void write_past_caches(wl_seen *to, const wl_seen &row);
+        void grow();
+
+        std::unique_ptr<wl_seen[], Free> rows;
+        size_t count = 0, room = 0;
     };
 
     explicit Parts(unsigned threads) : parts(threads)
@@ -38,8 +67,13 @@ class Parts {
     /* How many packets had a row and were wanted, whether matching takes them or not. */
     u64 examined() const;
 
+    /* Which rows are asked for: of all packets, or of those that matter to matching; by shard, or all in the first. */
+    struct Asked {
+        bool all, sharded;
+    };
+
     /* Decode the records of [at, end), in a block that begins at `begin`. Without the GIL, as all that follows. */
-    void decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, bool one_shard, Crew &crew);
+    void decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, Asked asked, Crew &crew);
 
     /* Write the rows of these records, by their places, into columns, from this row on. */
     void write(Reader &reader, const u8 *begin, u64 base, const u32 *places, size_t count, Columns *columns, size_t row) const;
@@ -71,7 +105,7 @@ class Parts {
     };
 
     static void walk(Walk &walk, const u8 *until, const u8 *end);
-    static void decode_part(Reader &reader, Part &part, const u8 *begin, bool one_shard);
+    static void decode_part(Reader &reader, Part &part, const u8 *begin, Asked asked);
     static void add_up(Reader &reader, const Part &part);
 
     std::vector<Part> parts;

@@ -250,6 +250,33 @@ class Tally:
         client_sums: npt.NDArray[np.float64],
     ) -> None: ...
 
+class Decoder:
+    def __init__(self, threads: int) -> None: ...
+    def __len__(self) -> int: ...
+    def decode(
+        self,
+        reader: Reader,
+        data: npt.NDArray[np.uint8],
+        start: int,
+        stop: int,
+        all: bool,
+        sharded: bool,
+        most: int,
+        legs: int,
+        least_ns: int,
+    ) -> int: ...
+    def finish(
+        self,
+        reader: Reader,
+        base: int,
+        memory: npt.NDArray[np.uint8],
+        delay_ns: npt.NDArray[np.int64],
+        leg: npt.NDArray[np.uint8],
+        kind: npt.NDArray[np.uint8],
+    ) -> tuple[int, int, int, int]: ...
+    def read(self, file: int, data: npt.NDArray[np.uint8], start: int, stop: int, offset: int) -> int: ...
+    def time_ns(self, row: int) -> int: ...
+
 class Match:
     def __init__(
         self, matchers: int, first_copy: bool, connections: int, segments: int, waiting: int, threads: int = 1
@@ -262,23 +289,9 @@ class Match:
         leg: npt.NDArray[np.uint8],
         kind: npt.NDArray[np.uint8],
     ) -> int: ...
-    def observe_records(
-        self,
-        reader: Reader,
-        data: npt.NDArray[np.uint8],
-        start: int,
-        stop: int,
-        base: int,
-        tallies: list[Tally],
-        most: int,
-        legs: int,
-        least_ns: int,
-        memory: npt.NDArray[np.uint8],
-        delay_ns: npt.NDArray[np.int64],
-        leg: npt.NDArray[np.uint8],
-        kind: npt.NDArray[np.uint8],
-    ) -> tuple[int, int, int, int, int]: ...
-    def read(self, file: int, data: npt.NDArray[np.uint8], start: int, stop: int, offset: int) -> int: ...
+    def observe_rows(self, decoder: Decoder, tallies: list[Tally]) -> None: ...
+    @property
+    def sharded(self) -> bool: ...
     @property
     def evicted(self) -> int: ...
     @property
@@ -310,6 +323,16 @@ class Fridge:
         x: npt.NDArray[np.uint64],
         weight: npt.NDArray[np.int64],
     ) -> int: ...
+    def observe_rows(
+        self,
+        decoder: Decoder,
+        first: int,
+        until_ns: int,
+        drained: Fridge | None,
+        tally: Tally,
+        delay_ns: npt.NDArray[np.int64],
+        weight: npt.NDArray[np.int64],
+    ) -> tuple[int, int]: ...
     def drain(self) -> None: ...
     @property
     def arrivals(self) -> int: ...

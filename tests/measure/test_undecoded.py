@@ -1,11 +1,14 @@
 """Records that threads decode and match at once: the answer is that of packet batches, for any file and cores."""
 
+import gzip
 import json
+import lzma
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from tests.support.captures import (
     block,
@@ -31,6 +34,9 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"match": "tcp-timestamps", "retransmitted": "first"},
     {"match": "handshake", "tunnels": True},
     {"table_memory": "40KiB"},
+    {"memory": "2KiB", "top": 30},
+    {"memory": "16KiB", "match": "tcp-timestamps,dns", "leg": "client", "seed": 3},
+    {"slots": (64, 32), "entry_probability": (0.5, 0.25)},
 )
 SECOND = 10**9
 
@@ -104,6 +110,19 @@ def test_sections_and_interfaces_in_the_middle(capture: Path, tmp_path: Path) ->
     path = tmp_path / "sections.pcapng"
     path.write_bytes(data)
     assert json.loads(check(path))[0]["packets"] == len(seen)
+
+
+@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.parametrize("cut", [0, 9, 5_000])
+@pytest.mark.parametrize("ending", ["gz", "xz", "zst"])
+def test_compressed_captures_whole_and_cut(capture: Path, tmp_path: Path, ending: str, cut: int) -> None:
+    """They are decompressed ahead; what comes before the place where one breaks off counts."""
+    packed = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.compress}[ending](capture.read_bytes())
+    path = tmp_path / f"capture.pcap.{ending}"
+    path.write_bytes(packed[: len(packed) - cut])
+    said, warnings, _ = json.loads(check(path))
+    assert bool(warnings) == bool(cut)
+    assert said["samples"] > 100
 
 
 @pytest.mark.usefixtures("short_blocks")

@@ -85,6 +85,7 @@ class _Decompressed(Stream):
         return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
 
     def readinto(self, buffer: memoryview) -> int:
+        ended = False
         while not self.broken:
             if self._decompressor.eof:
                 self._input = (self._decompressor.unused_data or self._next_input()).lstrip(b"\0")
@@ -96,9 +97,7 @@ class _Decompressed(Stream):
                 self._decompressor, self._began = self._new(), False
             elif self._decompressor.needs_input:
                 self._input = self._next_input()
-                if not self._input:
-                    self.broken = f"the {self.compression} data breaks off"
-                    return 0
+                ended = not self._input  # but the decompressor may hold more than the last buffer had room for
             try:
                 data = self._decompressor.decompress(self._input, len(buffer))
             except Exception as error:  # each library raises its own
@@ -108,6 +107,8 @@ class _Decompressed(Stream):
             if data:
                 buffer[: len(data)] = data
                 return len(data)
+            if ended:
+                self.broken = f"the {self.compression} data breaks off"
         return 0
 
     def _next_input(self) -> bytes:

@@ -1,13 +1,14 @@
 """A capture as blocks of records that are not decoded yet, for a meter that decodes them itself, on all cores.
 
 Law: the records are those of the file, in order; statistics and warnings are the same as if batches were read. Memory:
-one block.
+one block, and a few pieces of what is decompressed ahead.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -15,11 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
+from wirelag.capture.ahead import ahead
 from wirelag.capture.files import Capture
-from wirelag.capture.streams import STANDARD_INPUT, open_stream
+from wirelag.capture.pcap import Pieces
+from wirelag.capture.streams import STANDARD_INPUT
 
 if TYPE_CHECKING:
     from wirelag.capture.pcap import CaptureFile, CaptureStatistics
+    from wirelag.capture.streams import Stream
 
 BYTES_A_THREAD: Final = 1 << 20
 _LEAST_ROOM: Final = 1 << 16
@@ -27,6 +31,8 @@ _LEAST_ROOM: Final = 1 << 16
 Memory = npt.NDArray[np.uint8]
 Read: TypeAlias = Callable[[int, Memory, int, int, int], int]
 """Fills data[start:stop] with a file's bytes from an offset on; returns how many came."""
+Fill: TypeAlias = Callable[[Memory, int], int]
+"""Fills data from a place on with the next bytes; returns how many came, 0 at the end."""
 
 
 @dataclass(slots=True)
@@ -44,26 +50,24 @@ class Records:
 
 
 class Undecoded:
-    """The records of one plain file."""
+    """The records of one file. What is compressed is decompressed ahead, by a thread of its own."""
 
     def __init__(self, file: CaptureFile, read: Read, threads: int) -> None:
         self._file = file
         self._read = read
+        self._threads = threads
         self._block_bytes = threads * BYTES_A_THREAD
-        self._offset = self._size = 0
+        self._offset = 0
 
     def __iter__(self) -> Iterator[Records]:
-        with self._file.opened() as stream:
-            descriptor = stream.raw.fileno()
-            self._size = os.fstat(descriptor).st_size
+        with self._file.opened() as stream, ExitStack() as stack:
+            fill = self._from_file(stream)
+            if stream.compression:
+                fill = _from_pieces(stack.enter_context(closing(self._pieces(stream))))
             records = Records(self._file.name, self._file.new_reader(), np.empty(self._block_bytes, np.uint8), 0, 0, 0)
             while records.status != _kernels.BROKEN:
                 self._make_room(records)
-                try:
-                    got = self._read(descriptor, records.data, records.stop, len(records.data), self._offset)
-                except OSError as error:
-                    stream.broken = f"reading failed ({error.strerror})"
-                    break
+                got = fill(records.data, records.stop)
                 if not got:
                     break
                 self._offset += got
@@ -72,6 +76,29 @@ class Undecoded:
                 yield records
             rest = records.data[records.start : records.stop]
             self._file.conclude(stream, records.base + records.start, rest)
+
+    def _from_file(self, stream: Stream) -> Fill:
+        descriptor = stream.raw.fileno()
+
+        def fill(data: Memory, start: int) -> int:
+            try:
+                return self._read(descriptor, data, start, len(data), self._offset)
+            except OSError as error:
+                stream.broken = f"reading failed ({error.strerror})"
+                return 0
+
+        return fill
+
+    def _pieces(self, stream: Stream) -> Generator[Memory]:
+        """The decompressed bytes."""
+
+        def pieces() -> Iterator[Memory]:
+            memory = Pieces(BYTES_A_THREAD)
+            while got := stream.readinto(memoryview((piece := memory.take()).data)):
+                yield piece[:got]
+                del piece  # memory is reused once nothing refers to it
+
+        yield from pieces() if self._threads == 1 else ahead(pieces)
 
     def _make_room(self, records: Records) -> None:
         """Move what is left to the front, in a block that has room for the next record."""
@@ -90,16 +117,34 @@ class Undecoded:
     @property
     def progress(self) -> float | None:
         """The share of the file that has been read, from 0 to 1."""
-        return self._offset / self._size if self._size else None
+        if self._file.compression:
+            return self._file.progress
+        size = os.path.getsize(self._file.path)
+        return self._offset / size if size else None
 
 
-def plain_file(packets: object) -> CaptureFile | None:
-    """The file that packets are from, if there is one, and neither compressed nor a pipe."""
+def _from_pieces(pieces: Iterator[Memory]) -> Fill:
+    left = np.empty(0, np.uint8)  # of the last piece
+
+    def fill(data: Memory, start: int) -> int:
+        nonlocal left
+        begun = start
+        while start < len(data):
+            if not len(left):
+                left = next(pieces, left)
+            got = min(len(left), len(data) - start)
+            data[start : start + got], left = left[:got], left[got:]
+            start += got
+            if not got:
+                break
+        return start - begun
+
+    return fill
+
+
+def one_file(packets: object) -> CaptureFile | None:
+    """The file that packets are from, if there is one, and it is no pipe."""
     if not isinstance(packets, Capture) or len(packets.files) > 1:
         return None
     file = packets.files[0]
-    if file.follow or file.path == STANDARD_INPUT or not os.path.isfile(file.path):
-        return None
-    stream = open_stream(file.path)
-    stream.close()
-    return None if stream.compression else file
+    return None if file.follow or file.path == STANDARD_INPUT or not os.path.isfile(file.path) else file

@@ -26,6 +26,7 @@ from wirelag import _kernels
 from wirelag.estimators.matchers import MATCHERS, matcher_bits
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, PacketBatch
+from wirelag.packets.filters import LATEST_NS
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
@@ -237,6 +238,10 @@ class Fridge:
         """A fresh meter."""
         return FridgeMeter(self)
 
+    def rows_meter(self, threads: int) -> FridgeMeter:
+        """A fresh meter for decoded rows, whose number of requests makes it the work of one thread."""
+        return FridgeMeter(self)
+
     def estimate(self, *synopses: Samples) -> Report:
         """The report of one interval's samples."""
         (samples,) = synopses
@@ -279,6 +284,8 @@ class FridgeMeter:
     So every delay has the weight of its own fridges, and the sum stays unbiased.
     """
 
+    all_rows, sharded = True, False  # any packet may end a stretch
+
     def __init__(self, estimator: Fridge) -> None:
         self._estimator = estimator
         fridges = estimator.first()
@@ -305,16 +312,34 @@ class FridgeMeter:
             self._observe(packets, grouping)
             return
         while len(packets):
-            first_ns = int(packets.time_ns[0])
-            if self._stretch is None:
-                self._stretch = _Stretch(first_ns, _edge_after(first_ns))
-                self._open.since_ns = first_ns
-            later = packets.time_ns >= self._stretch.end_ns
+            stretch = self._stretch or self._begin(int(packets.time_ns[0]))
+            later = packets.time_ns >= stretch.end_ns
             rows = int(later.argmax()) if later.any() else len(packets)
             self._observe(packets[:rows], grouping)
             packets = packets[rows:]
             if len(packets):
-                self._adapt(self._stretch, _edge_after(int(packets.time_ns[0])))
+                self._adapt(stretch, _edge_after(int(packets.time_ns[0])))
+
+    def _begin(self, first_ns: int) -> _Stretch:
+        """The first stretch."""
+        self._stretch = _Stretch(first_ns, _edge_after(first_ns))
+        self._open.since_ns = first_ns
+        return self._stretch
+
+    def observe_rows(self, decoder: _kernels.Decoder, packets: int) -> None:
+        """The same with decoded rows, of all packets."""
+        self._samples.packets += packets
+        tally, rows, row = self._samples.tally(), len(decoder), 0
+        delays_ns, weights = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        while row < rows:
+            stretch = (self._stretch or self._begin(decoder.time_ns(row))) if self._adapts else None
+            until_ns = LATEST_NS if stretch is None else min(stretch.end_ns, LATEST_NS)
+            old = self._drained.kernel if self._drained else None
+            row, found = self._open.kernel.observe_rows(decoder, row, until_ns, old, tally, delays_ns, weights)
+            if stretch is not None:
+                stretch.delays.add(delays_ns[:found], weights[:found])
+                if row < rows:
+                    self._adapt(stretch, _edge_after(decoder.time_ns(row)))
 
     def _observe(self, packets: PacketBatch, grouping: Grouping | None) -> None:
         rows, delays_ns, legs, _, fridge, survived, weights = columns = self._found(packets)

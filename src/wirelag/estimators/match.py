@@ -21,17 +21,14 @@ from wirelag import _kernels
 from wirelag.estimators.later import Later
 from wirelag.estimators.matchers import MATCHERS, matcher_bits
 from wirelag.estimators.protocol import Capabilities
-from wirelag.packets.batch import Block, PacketBatch
+from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
-from wirelag.synopses.samples import LEGS, MIXED, SampleBatch, Samples, Sink
+from wirelag.synopses.samples import SampleBatch, Samples, Sink
 
 if TYPE_CHECKING:
-    from wirelag.capture.undecoded import Records
     from wirelag.packets.grouping import Grouping
-    from wirelag.synopses.slowest import Slowest
 
-MOST_THREADS: Final = 16  # that decode and match records: each keeps samples and rows of its own
 _COUNTED: Final = ("evicted", "backwards", "too_long", "again")
 AUTO: Final = ("tcp", "dns", "ntp", "icmp", "quic-spin")
 
@@ -54,6 +51,10 @@ class Match:
         """A fresh meter."""
         return MatchMeter(self)
 
+    def rows_meter(self, threads: int) -> MatchRows:
+        """A fresh meter for decoded rows."""
+        return MatchRows(self, threads)
+
     def estimate(self, *synopses: Samples) -> Report:
         """The report of one interval's samples."""
         (samples,) = synopses
@@ -72,39 +73,23 @@ def _kernel_of(estimator: Match, threads: int) -> _kernels.Match:
     )
 
 
-class RecordsMeter:
-    """The same for records that are not decoded yet: threads decode and match them, each with samples of its own.
+class MatchRows:
+    """The same for decoded rows: threads match them, each with samples of its own."""
 
-    Law: the samples are those of a `MatchMeter`. Of the slowest, rows are decoded and handed to `slowest`.
-    """
+    all_rows = False
 
-    def __init__(self, estimator: Match, slowest: Slowest, leg: str) -> None:
-        self.threads = min(estimator.cores, MOST_THREADS)
-        self._kernel = _kernel_of(estimator, self.threads)
-        self._slowest, self._legs = slowest, 1 << LEGS.index(leg) if leg in LEGS else 3
-        self._samples = [Samples() for _ in range(self.threads)]
+    def __init__(self, estimator: Match, threads: int) -> None:
+        self._kernel = _kernel_of(estimator, 1)
+        self.sharded = self._kernel.sharded
+        self._samples = [Samples() for _ in range(threads)]
         self._tallies = [samples.tally() for samples in self._samples]
-        rows = _kernels.BATCH_ROWS
-        self._memory = np.empty(_kernels.BATCH_BYTES, np.uint8)
-        self._found = np.empty(rows, np.int64), np.empty(rows, np.uint8), np.empty(rows, np.uint8)
-        self.read = self._kernel.read  # a file, on all cores
 
-    def observe(self, records: Records) -> None:
-        """Decode and match records; what does not end in them stays."""
-        slowest = self._slowest
-        delays_ns, legs, kinds = self._found
-        records.start, examined, records.status, records.needed, slow = self._kernel.observe_records(
-            records.reader, records.data, records.start, records.stop, records.base, self._tallies,
-            slowest.most, self._legs, slowest.least_ns, self._memory, delays_ns, legs, kinds,
-        )  # fmt: skip
-        self._samples[0].packets += examined
-        if slow:
-            block = Block(records.name, records.base, records.data)
-            packets = PacketBatch.in_memory(self._memory, slow, (block,))
-            rows = np.arange(slow, dtype=np.uint32)
-            slowest.of_leg(MIXED, packets, SampleBatch(rows, delays_ns[:slow], legs[:slow], MATCHERS, kinds[:slow]))
+    def observe_rows(self, decoder: _kernels.Decoder, packets: int) -> None:
+        """Match rows."""
+        self._kernel.observe_rows(decoder, self._tallies)
+        self._samples[0].packets += packets
 
-    def cut(self) -> Samples:
+    def cut(self, interval: Interval) -> Samples:
         """All samples."""
         whole = Samples()
         for samples in self._samples:

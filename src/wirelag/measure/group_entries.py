@@ -34,8 +34,17 @@ class GroupEntries(Sequence[Entry]):
         return len(self._places)
 
     def each(self) -> Iterator[Entry]:
-        """All of them in order, to write their figures: none is kept, and no picture of them is drawn."""
-        return iter(self) if self._make_many is None else self._make_many(self._places)
+        """All of them in order, to write their figures: no more are kept, and no picture of these is drawn."""
+        if self._make_many is None:
+            yield from self
+            return
+        made: list[Entry] = []  # those shown, which come first
+        for place in self._places[: len(self._made)].tolist():
+            if place not in self._made:
+                break
+            made.append(self._made[place])
+        yield from made
+        yield from self._make_many(self._places[len(made) :])
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wirelag.capture.source import Packets
     from wirelag.capture.undecoded import Records, Undecoded
     from wirelag.estimators.fridge import FridgeMeter
-    from wirelag.estimators.match import Match, MatchMeter
+    from wirelag.estimators.match import MatchMeter
     from wirelag.measure.points import Progress
     from wirelag.measure.rtt import RttSettings
     from wirelag.packets.batch import PacketBatch
@@ -79,30 +79,29 @@ class Heard:
     ) -> Iterator[Cut]:
         """The same as `cuts`, with a meter of its own.
 
-        Where nobody else asks for packets, those of a plain file are decoded and matched at once, on all cores.
+        Where nobody else asks for packets, those of a file are decoded and matched at once, on all cores.
         """
         from wirelag.capture.source import Listening
-        from wirelag.capture.undecoded import plain_file
-        from wirelag.estimators.match import Match
+        from wirelag.capture.undecoded import one_file
 
-        estimator = settings.estimator(later=not isinstance(packets, Listening))
         asked = sinks or self.timeline or self.groups is not None or self.connections is not None
-        if isinstance(estimator, Match) and not asked and not settings.interval_ns and (file := plain_file(packets)):
-            yield self._undecoded(estimator, file, settings, progress)
+        if not asked and not settings.interval_ns and (file := one_file(packets)):
+            yield self._undecoded(file, settings, progress)
             return
         meter = self.meter(settings, sinks, later=not isinstance(packets, Listening))
         yield from self.cuts(meter, progress(packets), settings)
 
-    def _undecoded(self, estimator: Match, file: CaptureFile, settings: RttSettings, progress: Progress) -> Cut:
+    def _undecoded(self, file: CaptureFile, settings: RttSettings, progress: Progress) -> Cut:
         from wirelag.capture.undecoded import Undecoded
-        from wirelag.estimators.match import RecordsMeter
+        from wirelag.estimators.records import MOST_THREADS, RecordsMeter
         from wirelag.packets.intervals import Interval
 
-        meter = RecordsMeter(estimator, self.slowest, settings.ranked)
+        threads, whole = min(settings.cores, MOST_THREADS), Interval(0, 0)
+        meter = RecordsMeter(settings.estimator().rows_meter(threads), threads, self.slowest, settings.ranked)
         shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
-        for records in shown(Undecoded(file, meter.read, meter.threads)):
+        for records in shown(Undecoded(file, meter.read, threads)):
             meter.observe(records)
-        return Interval(0, 0), meter.cut(), None
+        return whole, meter.cut(whole), None
 
     def cuts(
         self, meter: MatchMeter | FridgeMeter, batches: Iterable[PacketBatch], settings: RttSettings
