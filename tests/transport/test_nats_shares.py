@@ -10,8 +10,15 @@ from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, RetentionPolicy, StreamConfig
 
 from tests.support.transport_peers import (
-    PASSWORD, broker, free_port, message, run, send_patiently, soon, taking,
-)  # fmt: skip
+    PASSWORD,
+    broker,
+    free_port,
+    message,
+    run,
+    send_patiently,
+    soon,
+    taking,
+)
 from wirelag.protocol.messages import encode, peek
 from wirelag.transport import Address, Unreachable, sender
 from wirelag.transport.nats import MESSAGES, STREAM, NatsInbox
