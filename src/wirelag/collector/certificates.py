@@ -52,6 +52,7 @@ def made(settings: Settings) -> ssl.SSLContext:
     assert settings.certificate is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a handshake again and again costs a client nothing (OpenSSL 1.1.1)
     try:
         context.load_cert_chain(settings.certificate, settings.key)
     except (OSError, ssl.SSLError) as error:

@@ -2,9 +2,10 @@
 
 Laws. A client that sends a whole request and reads the response is left alone, however long the response takes. Until a
 connection has shown a right token it is a stranger's; if strangers have too many, the oldest of the address that has
-most is closed, before TLS and HTTP: so strangers cannot shut out a newcomer. There are always file descriptors left for
-the store. A stranger has one request: its connection ends with the reply. Handshakes that were sent off are closed, and
-their memory is free, before more connections are taken.
+most is closed, before TLS and HTTP: so strangers cannot shut out a newcomer. A handshake costs a server more than its
+client: of connections that show no right token, an address gets HANDSHAKES_PER_S after a burst; the rest is closed
+before TLS. There are always file descriptors left for the store. A stranger has one request: its connection ends with
+the reply. Handshakes that were sent off are closed, and their memory is free, before more connections are taken.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ TLS_RECORD: Final = 16 << 10  # bytes: no read gives more, and asyncio's buffer 
 RESERVED: Final = 128  # file descriptors for everything else
 MOST_LEAVING: Final = 256  # handshakes that were sent off and are not closed yet: each has a buffer,
 MOST_GARBAGE: Final = 256  # and when it has failed keeps it until cycles are collected: its error holds its frames
+HANDSHAKES_PER_S: Final = 128.0  # of strangers of one address,
+HANDSHAKES: Final = 1024  # after so many at once
+MOST_ADDRESSES: Final = 1 << 16  # whose handshakes are counted
 MOST_REFUSED: Final = 64  # connections that are refused before others get a turn
 
 Idle = dict[H11Protocol, tuple[RequestResponseCycle, float]]  # the last request of each, and since when it is idle
@@ -61,8 +65,10 @@ def read_by_record() -> None:
 class Visitors:
     """All open connections: strangers by address, in the order of arrival; the others by point."""
 
-    def __init__(self, most: int, of_one: int, of_point: int, counted: Counter[str]) -> None:
+    def __init__(self, most: int, of_one: int, of_point: int, counted: Counter[str], tls: bool = False) -> None:
         """`most` in all; `of_one`: strangers of one address; `of_point`: connections of one point."""
+        self._tls = tls
+        self._paid_s: dict[str, float] = {}  # by address: until when its handshakes are paid for
         self.most, self._of_one, self._of_point, self.counted = most, of_one, of_point, counted
         self._by_peer: dict[Peer, Visitor] = {}
         self._strangers: dict[str, dict[Visitor, None]] = {}
@@ -86,6 +92,9 @@ class Visitors:
 
     def come(self, visitor: Visitor) -> bool:
         """Take a new connection, if necessary instead of a stranger's; False if there is no room at all."""
+        if self._tls and not self._may_shake_hands(visitor.address, visitor.since_s):
+            self.counted["connections refused"] += 1
+            return False
         mine = self._strangers.get(visitor.address, {})
         if len(mine) >= self._of_one:
             self._send_off(next(iter(mine)))
@@ -111,6 +120,8 @@ class Visitors:
         if point is not None and self._of[point] >= (self._of_one if reads else self._of_point):
             return False
         self._forget(visitor)
+        if visitor.address in self._paid_s:
+            self._paid_s[visitor.address] -= 1 / HANDSHAKES_PER_S  # whoever has a token is no burden
         visitor.is_known, visitor.point = True, point
         self._by_peer[visitor.peer] = visitor
         self._of[point or ""] += 1
@@ -136,6 +147,15 @@ class Visitors:
         for mine in list(self._strangers.values()):
             for visitor in [one for one in mine if now_s - one.since_s > STRANGE_S]:
                 self._send_off(visitor)
+
+    def _may_shake_hands(self, address: str, now_s: float) -> bool:
+        paid_s = max(self._paid_s.get(address, now_s), now_s)
+        if (paid_s - now_s) * HANDSHAKES_PER_S > HANDSHAKES - 1:
+            return False
+        if len(self._paid_s) >= MOST_ADDRESSES and address not in self._paid_s:
+            self._paid_s.clear()
+        self._paid_s[address] = paid_s + 1 / HANDSHAKES_PER_S
+        return True
 
     def _forget(self, visitor: Visitor) -> None:
         self._by_peer.pop(visitor.peer, None)
@@ -208,6 +228,7 @@ class Door(socket.socket):
             visitor.peer, visitor.address = (where[0], where[1]), _network(where[0])
             if self.visitors.come(visitor):
                 return visitor, where
+            visitor.is_met = True  # no handshake has begun, so none has failed
             visitor.close()
         raise BlockingIOError
 

@@ -281,7 +281,7 @@ async def _opened(
                     print(f"wirelag: {said}; agents keep their messages", file=sys.stderr, flush=True)
             if waiting is None:
                 limits = settings.limits
-                visitors = Visitors(room(), limits.strangers, limits.connections, Counter())
+                visitors = Visitors(room(), limits.strangers, limits.connections, Counter(), context is not None)
                 waiting = _server(_not_yet, context, visitors)
                 serving = asyncio.create_task(waiting.serve([Door.at(sock.dup(), visitors)]))
                 works = asyncio.create_task(watched(lambda: True))  # a restart would not help
@@ -369,7 +369,8 @@ async def _serve(
     )
     quotas = Quotas(settings.limits)
     collector = Collector(rounds, store, follow=settings.follow, quotas=quotas)
-    visitors = Visitors(room(), settings.limits.strangers, settings.limits.connections, collector.counted)
+    limits, encrypts = settings.limits, encrypted is not None
+    visitors = Visitors(room(), limits.strangers, limits.connections, collector.counted, encrypts)
     audit = Audit(settings.audit)
     collector.audit = audit
     desk = Desk(visitors, collector.counted, collector.notices, audit)

@@ -2,8 +2,10 @@
 
 Law: the broker keeps a message until the collector has acknowledged it. An agent's copy is deleted when the broker has
 it: until the collector has stored it, it is as safe as the broker's disk (docs/reference/messages.md). When its stream
-is full it accepts no more, and messages stay with their agents: nothing is lost silently. Every connection is checked
-before any secret is sent. So the library's own reconnecting is not used: it would accept plain text.
+is full it accepts no more, and messages stay with their agents: nothing is lost silently. It keeps a limited number of
+messages of each point, and accepts no more of that point: a flood of one does not stand before the messages of others.
+Every connection is checked before any secret is sent. So the library's own reconnecting is not used: it would accept
+plain text.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ _POLL_S: Final = 2.0  # interval of requests: a restarted broker may have forgot
 _AGAIN_S: Final = 10.0  # after which an unacknowledged message is repeated
 _NOT_STORED_S: Final = 1.0  # the same for a message that could not be stored; twice as long each time,
 _MOST_NOT_STORED_S: Final = 60.0  # and at most
-_MOST_PENDING: Final = 20_000  # messages that may wait like this before others do
+_MOST_PENDING: Final = 100_000  # messages that may wait like this, or for their turn, before others do
+_MOST_OF_SUBJECT: Final = 1024  # messages of a point and a type that the broker keeps; the agent keeps the rest
+_BOUND_AGAIN_S: Final = 60.0  # when it is tried again to set this limit
 _MOST_PUT_OFF: Final = 64  # messages of a second agent of a point that the broker keeps
 _PUT_OFF_S: Final = 15.0  # how long they and their agent wait for the next try
 _VERDICT_S: Final = 2.0  # how long an agent that was refused waits for the collector's word about its next message
@@ -62,6 +66,8 @@ MESSAGES: Final = StreamConfig(
     subjects=["wirelag.synopsis.*", "wirelag.times.*", "wirelag.status.*"],
     retention=RetentionPolicy.WORK_QUEUE,
     discard=DiscardPolicy.NEW,
+    discard_new_per_subject=True,
+    max_msgs_per_subject=_MOST_OF_SUBJECT,
     max_bytes=4 << 30,
     max_age=7 * _DAY_S,
     max_msg_size=MOST_BYTES + _HEADERS,
@@ -341,20 +347,22 @@ class NatsInbox:
         self._again_s = again_s
         self._line = Line(address, COLLECTOR)
         self._said: str | None = None  # the broker's current problem
+        self._bound_s: float | None = 0.0  # when to look again whether points have a limit there; None: they have
 
     async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
         """Messages are repeated after `again_s` seconds if they are not acknowledged."""
         async for message in _consume(self._line, STREAM, COLLECTOR, None, self._again_s, self._complain, self._hold):
-            acknowledge = _acknowledger(message)
-            if _of_another(message):
-                self.counts["of another point"] += 1
-                await acknowledge()
-            elif self._is_second(message):
-                await self._put_off(message, acknowledge)
-            elif wait_s := self._quotas.wait_s(message.subject.rpartition(".")[2], len(message.data), 0.0):
+            acknowledge, again = _acknowledger(message), (message.metadata.num_delivered or 1) > 1
+            point, is_second = message.subject.rpartition(".")[2], self._is_second(message)
+            if wait_s := self._quotas.turn_s(point, len(message.data), again):  # whatever it is, it takes time
                 self.counts["waited for its turn"] += 1
                 with suppress(nats.errors.Error):  # the broker keeps it
                     await message.nak(delay=wait_s)
+            elif _of_another(message):
+                self.counts["of another point"] += 1
+                await acknowledge()
+            elif is_second:
+                await self._put_off(message, acknowledge)
             else:
                 yield message.data, acknowledge
 
@@ -407,6 +415,9 @@ class NatsInbox:
         """Raise Unreachable while another collector reads from this broker."""
         if (other := await self._line.unless_lost(self._lease.hold(context))) is not None:
             raise self._line.unreachable(f"another collector, {other}, reads from it; stop one of the two")
+        if self._bound_s is not None and time.monotonic() >= self._bound_s:
+            is_bound = await self._line.unless_lost(_bound(context))
+            self._bound_s = None if is_bound else time.monotonic() + _BOUND_AGAIN_S
 
     def _complain(self, error: Unreachable | None) -> None:
         """Report a problem once, and its end once."""
@@ -499,6 +510,26 @@ async def _ensure(context: JetStreamContext, config: StreamConfig) -> None:
         await context.stream_info(str(config.name))
     except NotFoundError:
         await context.add_stream(config)
+
+
+async def _bound(context: JetStreamContext) -> bool:
+    """Give each point a limit in a stream that was made without one; False if it cannot be done now.
+
+    A limit that is below what a subject has would delete messages: it is set once there are few.
+    """
+    try:
+        found = await context.stream_info(STREAM, subjects_filter=">")
+    except NotFoundError:
+        return True  # the collector makes it
+    if (found.config.max_msgs_per_subject or -1) > 0 or found.config.discard != DiscardPolicy.NEW:
+        return True  # as its owner wants it
+    if max((found.state.subjects or {}).values(), default=0) > _MOST_OF_SUBJECT // 2:
+        return False
+    with suppress(APIError):  # it may not be ours to change
+        await context.update_stream(
+            found.config.evolve(max_msgs_per_subject=_MOST_OF_SUBJECT, discard_new_per_subject=True)
+        )
+    return True
 
 
 async def _closed(client: Client) -> None:

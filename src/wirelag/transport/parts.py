@@ -74,10 +74,13 @@ class EntryInbox(NatsInbox):
         super().__init__(address, name=group, quotas=quotas, runs=runs)
         self._lease = Lease(group, together=True)
         self._replicas = replicas
+        self._made: JetStreamContext | None = None  # the connection on which the streams were found or made
 
     async def _hold(self, context: JetStreamContext) -> None:
-        for each in (MESSAGES, ASKED):
-            await self._line.unless_lost(_ensure(context, each.evolve(num_replicas=self._replicas)))
+        if self._made is not context:
+            for each in (MESSAGES, ASKED):
+                await self._line.unless_lost(_ensure(context, each.evolve(num_replicas=self._replicas)))
+            self._made = context
         await super()._hold(context)
 
 
