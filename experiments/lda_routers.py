@@ -165,7 +165,7 @@ def placed(hosts: Hosts, port: Port, seed: int, seconds: float) -> dict[str, Err
     events = hosts.events(ended_ns)
     found = {where: Errors() for where in WHERE}
     for pair in hosts.pairs:
-        truth = join_captures(*(folder / f"{name}.pcap" for name in pair), routers.address(pair[0]))
+        truth = join_captures(folder / f"{pair[0]}.pcap", folder / f"{pair[1]}.pcap", routers.address(pair[0]))
         for where, errors in found.items():
             mine = [one for one in events if one["segment"] == segment(where, pair)]
             for start_ns, end_ns, one in Done(Setting(), began_ns, ended_ns, mine, truth, 0).spans():

@@ -161,7 +161,7 @@ def run(setting: Setting, folder: Path, seed: int = 1) -> Done:
             stop_recording(recorder)
         collector.stop()
         events = [json.loads(line) for line in log.read_text().splitlines()]
-        truth = join_captures(*captures) if setting.captured else None
+        truth = join_captures(captures[0], captures[1]) if setting.captured else None
         return Done(setting, began_ns, ended_ns, events, truth, cable_bytes)
 
 
