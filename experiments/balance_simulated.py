@@ -2,7 +2,8 @@
 
 Connections live for 1 s on average, with one request in flight. `paper` is the controller of its appendix C; `least
 connections` needs the ends of connections, which a balancer with direct server return sees; `peak EWMA` needs each
-response, which it cannot see. Sums over epochs reach the controllers as `pirate` would report them. Numbers are means
+response, which it cannot see; `told` knows who is slow at once, so that only connections which stay with a slow server
+are left to suffer. Sums over epochs reach the controllers as `pirate` would report them. Numbers are means
 over seeds.
 """
 
@@ -22,7 +23,7 @@ from wirelag.balance.simulation import Chooser, Farm, Outcome, Slowdown, simulat
 LOADS = (32, 64, 96)  # clients: the servers are busy for 20, 40 and 60% of the time
 MOVES_S = 15.0
 INTERVAL_S = 0.5
-CHOOSERS: tuple[Chooser, ...] = ("equal", "latency", "paper", "least-connections", "peak-ewma")
+CHOOSERS: tuple[Chooser, ...] = ("equal", "latency", "paper", "least-connections", "peak-ewma", "told")
 USUAL = Farm(think_s=0.02)
 
 

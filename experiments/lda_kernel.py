@@ -36,8 +36,8 @@ def row(cut: str, where: str, done: Done) -> tuple[str, ...]:
     """The errors of one pair of agents."""
     errors, share = [], []
     assert done.truth is not None
-    for start_ns, one in done.results().items():
-        used, sum_ns, _ = done.truth.during(start_ns, one["end_ns"])
+    for start_ns, end_ns, one in done.spans():
+        used, sum_ns, _ = done.truth.during(start_ns, end_ns)
         if one["mean_ns"] is not None and used:
             errors.append(abs(one["mean_ns"] / (sum_ns / used) - 1))
             share.append(one["used"] / used)

@@ -4,8 +4,13 @@ The same datagrams pass the queue twice for each load. The first time the client
 adaptive policy and the server's interpolates with `busy`: the defaults. The second time references go every 10 ms and
 it interpolates linearly: what agents did before. The traffic is the simulator's, at its own pace; flows of fewer than
 ten packets share 64 pairs of ports, so that the collector keeps every other flow. Needs root.
+
+    python experiments/rli_live.py [--quick] [--mbit N...] [--every T...] [--seed N]      other queues, other references
+
+`--every`: the longest time between references of the adaptive policy, instead of 2 ms.
 """
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -13,27 +18,33 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import numpy.typing as npt
-from traces import arguments, show
+from traces import show
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the lab
 
 from lab.shaped import RECORD, Flows, Setting, run
 from wirelag.sim.bursts import draw_bursts
 
-MBIT, SECONDS, QUICK_S, SEED = 100, 20.0, 6.0, 2
+MBIT, SECONDS, QUICK_S, SEED = 100.0, 20.0, 6.0, 2
 LOADS = (0.55, 0.70, 0.88)
 LEAST, SMALL = 10, 64  # packets of a flow that counts; pairs of ports of the others
 IP_UDP_BYTES, LEAST_PAYLOAD, MOST_PAYLOAD = 28, 12, 1472
-LINK = f'link = "{MBIT}Mbps"'
-SETTINGS = {
-    "adaptive, busy": Setting(MBIT, LINK, "busy"),
-    "1-in-tau, linear": Setting(MBIT, f'{LINK}\npolicy = "1-in-tau"\nevery = "10ms"', "linear"),
-}
+BEFORE = "1-in-tau, linear"
 
 
-def schedule(load: float, seconds: float, seed: int) -> npt.NDArray[np.void]:
+def settings(mbit: float, every: str | None) -> dict[str, Setting]:
+    """What agents do by default, and what they did before; `every`: the most between adaptive references."""
+    link = f'link = "{mbit:g}Mbps"'
+    longest = "" if every is None else f'\npolicy = "adaptive"\nevery = "{every}"'
+    return {
+        "adaptive, busy": Setting(mbit, link + longest, "busy"),
+        BEFORE: Setting(mbit, f'{link}\npolicy = "1-in-tau"\nevery = "10ms"', "linear"),
+    }
+
+
+def schedule(load: float, mbit: float, seconds: float, seed: int) -> npt.NDArray[np.void]:
     """Datagrams of many flows that load the queue."""
-    bursts = draw_bursts(load * MBIT * 125_000, seconds, seed)
+    bursts = draw_bursts(load * mbit * 125_000, seconds, seed)
     found = np.zeros(len(bursts), RECORD)
     found["time_ns"] = bursts.time_ns
     found["bytes"] = np.clip(bursts.size.astype(np.int64) - IP_UDP_BYTES, LEAST_PAYLOAD, MOST_PAYLOAD)
@@ -43,23 +54,25 @@ def schedule(load: float, seconds: float, seed: int) -> npt.NDArray[np.void]:
     return found
 
 
-def figures(seconds: float, seed: int = SEED) -> dict[tuple[float, str], Flows]:
-    """Run everything."""
+def figures(
+    seconds: float, mbit: float = MBIT, every: str | None = None, seed: int = SEED
+) -> dict[tuple[float, str], Flows]:
+    """Run every load."""
     found = {}
     for load in LOADS:
-        sent = schedule(load, seconds, seed)
-        for name, setting in SETTINGS.items():
+        sent = schedule(load, mbit, seconds, seed)
+        for name, setting in settings(mbit, every).items():
             with TemporaryDirectory() as folder:
                 found[load, name] = run(setting, sent, Path(folder))
     return found
 
 
-def show_figures(found: dict[tuple[float, str], Flows]) -> None:
+def show_figures(title: str, found: dict[tuple[float, str], Flows]) -> None:
     rows = []
     for (load, name), one in found.items():
         errors = one.errors(LEAST)
         flows = int((one.packets >= LEAST).sum())
-        before = np.median(found[load, "1-in-tau, linear"].errors(LEAST))
+        before = np.median(found[load, BEFORE].errors(LEAST))
         rows.append(
             (
                 f"{name}, u = {load:.2f}",
@@ -75,12 +88,26 @@ def show_figures(found: dict[tuple[float, str], Flows]) -> None:
         *("", "load", f"flows of {LEAST} packets", "mean delay, ms", "references"),
         *("error of the mean, 50%", "90%", "times better"),
     )
-    show(f"a queue of {MBIT} Mbit/s (tbf) between two agents", header, rows)
+    show(title, header, rows)
+
+
+def arguments() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_S:g} s of each: rough numbers")
+    parser.add_argument("--mbit", type=float, nargs="+", default=[MBIT], help="of the queue")
+    parser.add_argument("--every", nargs="+", default=[None], help="the most between adaptive references")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the traffic")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    options = arguments(__doc__)
+    asked = arguments()
     if os.geteuid():
         print("the lab needs root: network namespaces", file=sys.stderr)
         sys.exit(2)
-    show_figures(figures(QUICK_S if options.quick else SECONDS))
+    for mbit in asked.mbit:
+        for every in asked.every:
+            apart = "" if every is None else f", references at most {every} apart"
+            found = figures(QUICK_S if asked.quick else SECONDS, mbit, every, asked.seed)
+            show_figures(f"a queue of {mbit:g} Mbit/s (tbf) between two agents{apart}", found)

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,11 @@ class Done:
             found[one["start_ns"]] = kept | {"ready_ns": ready, "first_ns": first}
         return found
 
+    def spans(self) -> list[tuple[int, int, dict[str, Any]]]:
+        """The results, each with the time it covers: cut at packets, an interval ends where the next one begins."""
+        found = sorted(((at, one) for at, one in self.results().items() if one["used"]), key=lambda each: each[0])
+        return [(start_ns, end_ns, one) for (start_ns, one), (end_ns, _) in pairwise(found)]
+
 
 def run(setting: Setting, folder: Path, seed: int = 1) -> Done:
     """Run it; needs root."""
@@ -155,7 +161,7 @@ def run(setting: Setting, folder: Path, seed: int = 1) -> Done:
             stop_recording(recorder)
         collector.stop()
         events = [json.loads(line) for line in log.read_text().splitlines()]
-        truth = _join(*captures) if setting.captured else None
+        truth = join_captures(captures[0], captures[1]) if setting.captured else None
         return Done(setting, began_ns, ended_ns, events, truth, cable_bytes)
 
 
@@ -268,11 +274,11 @@ def _settled(log: Path, ended_ns: int) -> None:
         time.sleep(0.1)
 
 
-def _join(up: Path, down: Path) -> Truth:
-    """Find the packets of one capture in the other."""
+def join_captures(up: Path, down: Path, source: str | None = None) -> Truth:
+    """Find the packets of one capture in the other; `source`: only those from this IPv4 address."""
     columns = []
     for path in (up, down):
-        batches = list(Capture([str(path)], packet_id=PacketId()))
+        batches = list(Capture([str(path)], packet_id=PacketId(), filter=source and f"src host {source}"))
         columns.append([np.concatenate([getattr(b, name) for b in batches]) for name in ("packet_id", "time_ns")])
     (up_ids, sent_ns), (down_ids, came_ns) = columns
     found = join(up_ids, down_ids)

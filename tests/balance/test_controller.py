@@ -71,6 +71,8 @@ def test_weights_add_up_to_1_and_none_is_under_its_floor(
             controller.change(data.draw(FAIR))
             lawful(controller)
         before = dict(controller.weights)
+        controller.react({name: data.draw(COUNTS) for name in controller.fair if data.draw(st.booleans())})
+        lawful(controller)
         decision = controller.step({name: data.draw(COUNTS) for name in controller.fair if data.draw(st.booleans())})
         lawful(controller)
         assert decision.weights == controller.weights
@@ -95,6 +97,26 @@ def test_it_never_oscillates_on_constant_input(latencies: list[float], policy: P
             assert standing != "slow" or after.weights[name] < before.weights[name] + 1e-9
     for name in names:
         assert last.weights[name] == pytest.approx(decisions[-20].weights[name], abs=0.02)
+
+
+def test_weight_leaves_a_slow_backend_before_the_interval_ends() -> None:
+    """Each connection that it gets until then stays with it."""
+    controller = Controller(dict(FOUR))
+    run(controller, 10, web1=10, web2=10, web3=10, web4=10)
+    before = dict(controller.weights)
+    well = {name: said(10, 40) for name in ("web2", "web3", "web4")}
+    assert not controller.react(well | {"web1": said(None)}), "nothing was heard of it"
+    assert not controller.react(well | {"web1": said(12, 40)}), "it is not slow"
+    assert controller.react(well | {"web1": said(50, 40)})
+    assert controller.weights["web1"] < 0.4 * before["web1"]
+    assert not controller.react(well | {"web1": said(50, 40)}), "there is no more news of it"
+    lawful(controller)
+    decision = controller.step({name: said(50 if name == "web1" else 10) for name in FOUR})
+    moved = {change.name: change for change in decision.changes}
+    assert decision.standings["web1"] == "slow"
+    assert moved["web1"].before == before["web1"], "the record is of the whole interval"
+    for name in ("web2", "web3", "web4"):
+        assert moved[name].after - before[name] <= controller.policy.increment / 4 + 1e-12
 
 
 def test_a_slow_backend_goes_to_its_floor_and_comes_back() -> None:

@@ -292,6 +292,12 @@ def test_an_unknown_interface_is_one_line() -> None:
     assert line.startswith("wirelag: nowhere9: there is no such interface")
 
 
+def test_an_option_that_the_kernel_lacks_names_what_to_use_instead() -> None:
+    (line,) = wirelag("watch", "lo", "response", "--in-kernel", "--port", "80", code=2).stderr.splitlines()
+    said = "--port: needs the packets themselves: name servers with --server NETWORK:PORT, or leave out --in-kernel"
+    assert line.startswith(f"wirelag: {said}")
+
+
 @IN_LAB
 def test_prometheus_reads_the_metrics(network: Network, tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client", reason=needs.LIVE)

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -56,7 +57,9 @@ def inside(run: Run, frames: Frames) -> Counter[str]:
     for time_ns, frame in frames:
         run.now_ns = time_ns
         assert run.program.run(frame).result == REDIRECT
+    peeked = run.balancer.peek()["a"]
     found = run.counts()["a"]
+    assert peeked == replace(found, connections=0, closing=0), "a look takes nothing from the reading"
     return Counter(sum_ns=found.sum_ns, count=found.count, abstained=found.abstained, requests=found.requests)
 
 

@@ -17,7 +17,7 @@ from rli_live import LEAST, LOADS, SECONDS, figures, show_figures
 @IN_LAB
 def test_rli_live_flows_are_near_the_truth() -> None:
     found = figures(SECONDS)
-    show_figures(found)
+    show_figures("a queue (tbf) between two agents", found)
     for load in LOADS:
         ours, before = (found[load, name] for name in ("adaptive, busy", "1-in-tau, linear"))
         errors = ours.errors(LEAST)

@@ -5,11 +5,13 @@ Laws:
   are slow, silent or suspect share one floor: together they stay below 1% of connections, so p99 is the others'.
 - Latency is a sum over a count, over all connections of a backend and as many past intervals as can be trusted. What
   contradicts the past replaces it. No samples mean unknown, never unchanged.
+- Weight leaves a backend as soon as an unfinished interval shows that it is slow, since each connection that it still
+  gets stays with it. All else waits for the interval's end.
 - A backend is slow if it is significantly above the high watermark. Significance follows from the number of samples,
   the scatter of interval means, and the number of backends tested. A slow backend loses the part of its weight by which
   its latency exceeds the watermark, to backends below the low watermark that are at least as fresh; each of these gains
-  a limited increment, up to a few times its fair share. (Near the watermark steps are small: where load causes the
-  latency, large ones would oscillate.)
+  a limited increment in an interval, up to a few times its fair share. (Near the watermark steps are small: where load
+  causes the latency, large ones would oscillate.)
 - After some quiet intervals weights return to fair shares; while any backend is slow, only among the healthy ones.
 - A backend that gets requests and never responds, while others do, is silent, and is cut down to its floor.
 
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist, median
 from typing import Final, Literal
@@ -31,6 +33,7 @@ from wirelag.units import format_duration
 
 Standing = Literal["well", "slow", "silent", "unknown"]
 SILENT: Final = "is asked and does not answer"
+LOOKS: Final = 5  # times that an interval is looked at; the last is its end
 SCATTER: Final = 64  # interval means from which their scatter is learned
 TELLING: Final = 8  # samples below which a mean shows nothing about that
 MEDIAN_OF_SQUARES: Final = 0.455  # median of squared normal deviates
@@ -132,6 +135,10 @@ class Controller:
     weights: dict[str, float] = field(default_factory=dict)
     _past: dict[str, _Past] = field(default_factory=dict)
     _quiet: int = 0
+    _before: dict[str, float] = field(default_factory=dict)  # weights when the interval began
+    _said: dict[str, str] = field(default_factory=dict)  # why they moved since
+    _acted: dict[str, int] = field(default_factory=dict)  # samples of slow ones that were acted upon
+    _gained: dict[str, float] = field(default_factory=dict)  # weight that takers got in this interval
     _scatter: deque[float] = field(default_factory=lambda: deque(maxlen=SCATTER))
 
     def __post_init__(self) -> None:
@@ -158,9 +165,10 @@ class Controller:
         changed = [self._hear(name, counts.get(name, Counts()), doubt) for name in self.fair]
         self._miss(counts)
         smallest = self._judge()
-        before, said = dict(self.weights), dict[str, str]()
+        said = self._said
         ill = [name for name in self.fair if self._past[name].slow or self._past[name].silent]
-        if smallest is not None and self._shift(ill, smallest, said):
+        latencies = {name: past.latency for name, past in self._past.items()}
+        if smallest is not None and self._shift(ill, latencies, smallest, said):
             self._quiet = 0
         else:
             self._quiet = 0 if any(changed) else self._quiet + 1
@@ -171,14 +179,41 @@ class Controller:
         if low := [name for name, weight in self.weights.items() if weight < floors[name] - 1e-12]:
             self.weights = settled(self.weights, floors)
             said.update(dict.fromkeys(low, "has more of the floor"))
-        latencies = {name: past.latency for name, past in self._past.items()}
-        return Decision(dict(self.weights), self._standings(), latencies, changes_of(before, self.weights, said))
+        changes = changes_of(self._before, self.weights, said)
+        self._begin_interval()
+        return Decision(dict(self.weights), self._standings(), latencies, changes)
+
+    def _begin_interval(self) -> None:
+        """Nothing has moved in it yet, and each backend may gain what an interval allows."""
+        self._before, self._said, self._acted, self._gained = dict(self.weights), {}, {}, {}
+
+    def react(self, counts: Mapping[str, Counts]) -> bool:
+        """Move weight from backends that an unfinished interval, so far, shows to be slow; return whether any moved."""
+        doubt = self._doubt(LOOKS)
+        latencies = {
+            name: self._with(past, counts[name], doubt)[0]
+            if name in counts and counts[name].count > 0
+            else past.latency
+            for name, past in self._past.items()
+        }
+        smallest = _smallest(latencies.values())
+        if smallest is None:
+            return False
+        ill = []
+        for name, latency in latencies.items():
+            news = counts[name].count if name in counts else 0
+            above = latency is not None and latency.exceeds(smallest, self.policy.high)
+            if news > self._acted.get(name, 0) and above and not self._past[name].suspect:
+                self._acted[name] = news
+                ill.append(name)
+        return self._shift(ill, latencies, smallest, self._said)
 
     def _enter(self, fair: Mapping[str, float], weights: dict[str, float]) -> None:
         self.fair = fair_shares(fair)
         self._past = {name: self._past.get(name) or _Past() for name in fair}
         self.weights = settled(weights, self.floors())
         self._quiet = 0
+        self._begin_interval()
 
     def _learn(self, counts: Mapping[str, Counts]) -> None:
         """Learn squared deviations of means from the past; 1 on average if latencies scatter by their mean."""
@@ -188,10 +223,13 @@ class Controller:
                 ratio = now.sum_ns / now.count / old.mean_ns
                 self._scatter.append((ratio - 1) ** 2 / (1 / now.count + 1 / old.samples))
 
-    def _doubt(self) -> float:
-        """Standard errors attributed to chance. The median: one backend that gets slow makes no other uncertain."""
+    def _doubt(self, looks: int = 1) -> float:
+        """Standard errors attributed to chance, which has `looks` opportunities in an interval.
+
+        By the median of scatter: one backend that gets slow makes no other uncertain.
+        """
         scatter = median(self._scatter) / MEDIAN_OF_SQUARES if len(self._scatter) == SCATTER else 1.0
-        return NormalDist().inv_cdf(1 - self.policy.chance / len(self.fair)) * math.sqrt(max(1.0, scatter))
+        return NormalDist().inv_cdf(1 - self.policy.chance / len(self.fair) / looks) * math.sqrt(max(1.0, scatter))
 
     def _hear(self, name: str, now: Counts, doubt: float) -> bool:
         """Add samples of a backend; return whether its latency changed."""
@@ -209,20 +247,22 @@ class Controller:
                 past.suspect = past.suspect or past.slow or past.silent
                 past.slow, past.silent, past.missing = False, False, 0.0
             return False
-        old, new = past.latency, Latency(max(now.sum_ns, now.count), now.count, doubt)  # at least 1 ns
         past.unheard, past.unasked, past.missing, past.further = 0, 0, 0.0, -now.connections
         past.slow = past.slow or past.suspect  # until its mean is below the watermark, as for any slow one
         past.silent = past.suspect = False
+        past.latency, changed = self._with(past, now, doubt)
+        return changed
+
+    def _with(self, past: _Past, now: Counts, doubt: float) -> tuple[Latency, bool]:
+        """A latency with these samples, and whether they contradict what it was."""
+        policy, old, new = self.policy, past.latency, Latency(max(now.sum_ns, now.count), now.count, doubt)  # 1 ns each
         if old is None:
-            past.latency = new
-            return False
+            return new, False
         factor = policy.high / policy.low
         if new.exceeds(old, factor) or old.exceeds(new, factor):
-            past.latency = new
-            return True
+            return new, True
         kept = min(old.samples * (policy.fading if past.slow else 1.0), max(0.0, policy.enough - now.count))
-        past.latency = Latency(new.sum_ns + old.mean_ns * kept, now.count + kept, doubt)
-        return False
+        return Latency(new.sum_ns + old.mean_ns * kept, now.count + kept, doubt), False
 
     def _miss(self, counts: Mapping[str, Counts]) -> None:
         """Count the responses owed: as many as others gave for the same number of requests.
@@ -240,10 +280,9 @@ class Controller:
 
     def _judge(self) -> Latency | None:
         """Decide who is slow, compared with the smallest latency."""
-        known = [past.latency for past in self._past.values() if past.latency is not None]
-        if not known:
+        smallest = _smallest(past.latency for past in self._past.values())
+        if smallest is None:
             return None
-        smallest = min(known, key=lambda latency: latency.most_ns)
         limit_ns = self.policy.high * smallest.most_ns
         for past in self._past.values():
             if past.latency is not None:
@@ -251,44 +290,46 @@ class Controller:
                 past.slow = above or (past.slow and past.latency.mean_ns > limit_ns)
         return smallest
 
-    def _shift(self, ill: list[str], smallest: Latency, said: dict[str, str]) -> bool:
+    def _shift(
+        self, ill: list[str], latencies: Mapping[str, Latency | None], smallest: Latency, said: dict[str, str]
+    ) -> bool:
         """Move weight from slow or silent backends to those that can take it."""
-        floors = self.floors()
-        taken = dict[str, float]()
+        floors, taken, why = self.floors(), dict[str, float](), dict[str, str]()
         for name in ill:
-            over, latency = self.weights[name] - floors[name], self._past[name].latency
+            over, latency = self.weights[name] - floors[name], latencies[name]
             part = 1.0 if latency is None else max(0.0, 1 - self.policy.high * smallest.mean_ns / latency.mean_ns)
             if over > 1e-9:
                 taken[name] = min(over, self.weights[name] * part)
-                said[name] = SILENT if self._past[name].silent else _slowness(latency, smallest)
-        room = {name: self._room(name) for name in self._takers(ill, smallest)}
+                why[name] = SILENT if self._past[name].silent else _slowness(latency, smallest)
+        room = {name: self._room(name) for name in self._takers(ill, latencies, smallest)}
         total = min(sum(taken.values()), sum(room.values()))
         if total <= 0:
-            said.clear()
             return False
+        said.update(why)
         part = total / sum(taken.values())
         for name, weight in taken.items():
             self.weights[name] -= weight * part
         for name, weight in _filled(self.weights, self.fair, room, total).items():
             self.weights[name] += weight
+            self._gained[name] = self._gained.get(name, 0.0) + weight
             said[name] = "takes over"
         self.weights = settled(self.weights, floors)
         return True
 
     def _room(self, name: str) -> float:
         """The weight that a backend can take. Even the fastest has a limit: it may be fast because it fails."""
-        policy, fair = self.policy, self.fair[name]
-        return max(0.0, min(policy.increment * fair, policy.most * fair - self.weights[name]))
+        policy, fair, gained = self.policy, self.fair[name], self._gained.get(name, 0.0)
+        return max(0.0, min(policy.increment * fair - gained, policy.most * fair - self.weights[name]))
 
-    def _takers(self, ill: Iterable[str], smallest: Latency) -> list[str]:
+    def _takers(self, ill: Collection[str], latencies: Mapping[str, Latency | None], smallest: Latency) -> list[str]:
         """Backends below the low watermark with at least as many requests per connection as any slow one."""
-        pasts = [self._past[name] for name in ill if self._past[name].slow]
+        pasts = [self._past[name] for name in ill if not self._past[name].silent]
         freshest = max((past.freshness for past in pasts if past.freshness is not None), default=0.0)
         limit_ns = self.policy.low * smallest.most_ns
         found = []
         for name, past in self._past.items():
-            fresh = past.freshness is not None and past.freshness >= freshest
-            if fresh and past.latency is not None and not past.slow and past.latency.mean_ns <= limit_ns:
+            fresh, latency = past.freshness is not None and past.freshness >= freshest, latencies[name]
+            if fresh and latency is not None and not past.slow and latency.mean_ns <= limit_ns and name not in ill:
                 found.append(name)
         return found
 
@@ -342,6 +383,11 @@ class Controller:
             name: "silent" if past.silent else "slow" if past.slow else "unknown" if past.latency is None else "well"
             for name, past in self._past.items()
         }
+
+
+def _smallest(latencies: Iterable[Latency | None]) -> Latency | None:
+    known = [latency for latency in latencies if latency is not None]
+    return min(known, key=lambda latency: latency.most_ns, default=None)
 
 
 def settled(weights: Mapping[str, float], floors: Mapping[str, float]) -> dict[str, float]:

@@ -142,6 +142,11 @@ class Balancer:
             tuple(name for name in self._down if name not in self.controller.fair),
         )
 
+    def react(self, counts: Mapping[str, Counts]) -> None:
+        """Take weight from backends that an unfinished interval shows to be slow."""
+        if isinstance(self.controller, Controller) and self.controller.react(counts):
+            self._steer()
+
     def set_down(self, down: Mapping[str, str]) -> None:
         """Set who fails its health check, and why: no new connections for them, until they are back, at their floor."""
         if down.keys() == self._down.keys():

@@ -228,15 +228,22 @@ class Run:
         return source
 
     def _ticks(self, services: Sequence[Dataplane]) -> Iterator[list[Reading]]:
-        """A reading of each service at the end of each interval, by a monotonic clock."""
+        """A reading of each service at the end of each interval, by a monotonic clock, and looks at it before."""
         import time
 
-        due_s = time.monotonic()
+        from wirelag.balance.controller import LOOKS
+
+        due_s, looked = time.monotonic(), 0
         while True:
-            due_s = max(due_s + self._common.interval_ns / 1e9, time.monotonic())
+            due_s = max(due_s + self._common.interval_ns / LOOKS / 1e9, time.monotonic())
             if self._stopped.wait(due_s - time.monotonic()):
                 return
-            yield [one.read() for one in services]
+            looked = (looked + 1) % LOOKS
+            if looked:
+                for one, service in zip(self._services, services, strict=True):
+                    one.balancer.react(service.peek())
+            else:
+                yield [one.read() for one in services]
 
     def _go(self, stack: ExitStack, readings: Iterator[list[Reading]], listed: Callable[[], None]) -> None:
         from wirelag.balance.metrics import exporter

@@ -7,7 +7,8 @@ of half a second in each connection, available when they have ended, none from f
 
 Choosers differ in what they know. `equal`, `latency` and `paper` (the paper's controller) know what a balancer with
 direct server return sees. `least-connections` needs the ends of connections, which it also sees. `peak-ewma` needs each
-response: no such balancer can have it; it is here for comparison.
+response: no such balancer can have it; it is here for comparison. So is `told`: it knows who is slow at once, and shows
+what connections that stay with a slow server cost whatever a balancer does.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from wirelag.balance.controller import Controller, Decision, Policy
+from wirelag.balance.controller import LOOKS, Controller, Decision, Policy
 from wirelag.balance.paper import PaperController
 from wirelag.ebpf.service import Counts
 from wirelag.stats.distribution import place_of
 
-Chooser = Literal["equal", "latency", "paper", "least-connections", "peak-ewma"]
+Chooser = Literal["equal", "latency", "paper", "least-connections", "peak-ewma", "told"]
 
 EPOCH_S: Final = 0.5
 FEWEST: Final = 4
@@ -173,6 +174,8 @@ class _Run:
             return self.random.choices(self.servers, weights)[0]
         if self.chooser == "equal":
             return self.random.choice(self.servers)
+        if self.chooser == "told":
+            return self.random.choice([one for one in self.servers if one.factor == 1.0] or self.servers)
         key = self._connections if self.chooser == "least-connections" else self._cost
         return min(self.servers, key=lambda server: (key(server), self.random.random()))
 
@@ -257,13 +260,25 @@ class _Run:
     def _log(self, connection: _Connection, kind: Literal["syn", "request", "fin"]) -> None:
         self.outcome.sent.append(Sent(self.now_s, connection.place, connection.server.place, kind))
 
-    def _read(self) -> None:
-        self.at(self.now_s + self.interval_s, self._read)
-        counts = {}
-        for one in self.servers:
-            counts[one.name] = Counts(
+    def _counts(self) -> dict[str, Counts]:
+        return {
+            one.name: Counts(
                 round(one.sum_s * 1e9), one.count, 0, one.requests, one.connections, one.opened, one.requests
             )
+            for one in self.servers
+        }
+
+    def _look(self) -> None:
+        """Look at the interval before it ends."""
+        if isinstance(self.controller, Controller):
+            self.controller.react(self._counts())
+
+    def _read(self) -> None:
+        for look in range(1, LOOKS):
+            self.at(self.now_s + look * self.interval_s / LOOKS, self._look)
+        self.at(self.now_s + self.interval_s, self._read)
+        counts = self._counts()
+        for one in self.servers:
             one.sum_s, one.count, one.requests, one.opened = 0.0, 0, 0, 0
         if self.chooser in ("latency", "paper"):
             self.outcome.decisions.append((self.now_s, self.controller.step(counts)))

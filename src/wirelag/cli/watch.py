@@ -138,13 +138,14 @@ def watch(
         source: Source
         if in_kernel or then is not None:
             from wirelag.measure.live_kernel import InKernel, open_inside
-            from wirelag.packets.filters import Filter
 
             refused = {
                 "-r": interface is None,
                 "--filter": expression is not None,
-                "--host, --net, --port": wanted != Filter() and response is not None,
             }
+            if response is not None:
+                refused |= {"--host or --net": bool(wanted.nets), "--port": bool(wanted.ports)}
+                refused |= {"--proto": bool(wanted.protocols)}
             refused |= {"--promiscuous": promiscuous, "--clock hardware": clock == "hardware"}
             _refuse(in_kernel, refused)
             size = size_bytes(memory, "memory") if memory else table_bytes
@@ -236,7 +237,10 @@ def _refuse(in_kernel: bool, given: dict[str, bool]) -> None:
         raise UsageError("needs --in-kernel", option="--then")
     for flag, wanted in given.items():
         if wanted:
-            raise UsageError("needs the packets themselves: leave out this option or --in-kernel", option=flag)
+            instead = (
+                "name servers with --server NETWORK:PORT" if flag in ("--host or --net", "--port") else "leave it out"
+            )
+            raise UsageError(f"needs the packets themselves: {instead}, or leave out --in-kernel", option=flag)
 
 
 def _in_kernel(response: ResponseSettings | None) -> ResponseSettings | None:

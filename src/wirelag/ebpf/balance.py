@@ -12,11 +12,12 @@ import fcntl
 import os
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,8 @@ from wirelag.ebpf.bpf import Link, Map, Program
 from wirelag.ebpf.dataplane import Dataplane
 from wirelag.ebpf.service import Measured, Service
 from wirelag.errors import WirelagError
+
+DETACHED_S: Final = 1.0  # after which no program that has ended is still attached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,14 +258,18 @@ def _front(wanted: Sequence[Wanted], planes: Sequence[Dataplane], held: ExitStac
 
 
 def _attached(program: Program, interface: str) -> Link:
-    """Attach the program to its interface."""
-    try:
-        return program.attach_xdp(interface)
-    except OSError as error:
-        if error.errno == errno.EBUSY:
+    """Attach the program to its interface. A program that has just ended is detached by the kernel a little later."""
+    until_s = time.monotonic() + DETACHED_S
+    while True:
+        try:
+            return program.attach_xdp(interface)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise WirelagError(f"{interface}: cannot attach ({error.strerror})") from None
+        if time.monotonic() > until_s:
             out = f"stop or --remove that balancer, if it is one; `ip link set {interface} xdp off` detaches others"
-            raise WirelagError(f"{interface}: another XDP program is attached there: {out}") from None
-        raise WirelagError(f"{interface}: cannot attach ({error.strerror})") from None
+            raise WirelagError(f"{interface}: another XDP program is attached there: {out}")
+        time.sleep(DETACHED_S / 100)
 
 
 def _take_back(folder: Path | None, known: bool, new: Sequence[str]) -> None:

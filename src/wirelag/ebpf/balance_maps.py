@@ -12,6 +12,7 @@ import ipaddress
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -209,21 +210,14 @@ class Balancer:
         found = {}
         for name, number in self._slots().items():
             now = self._tally(number)
-            packets, size, opened, requests, repeated, sum_ns, count, abstained = (now - self._before[number]).tolist()
+            counts = _counts(now - self._before[number])
             self._before[number] = now
-            found[name] = Counts(
-                sum_ns=sum_ns,
-                count=count,
-                abstained=abstained,
-                requests=requests,
-                connections=int(open_now[number]),
-                opened=opened,
-                packets=packets,
-                bytes=size,
-                repeated=repeated,
-                closing=int(closing[number]),
-            )
+            found[name] = replace(counts, connections=int(open_now[number]), closing=int(closing[number]))
         return Reading(time.time_ns(), found, self._faults())
+
+    def peek(self) -> dict[str, Counts]:
+        """The counts of a reading that goes on, without the connections, which take a walk over their table."""
+        return {name: _counts(self._tally(number) - self._before[number]) for name, number in self._slots().items()}
 
     def _tally(self, number: int) -> npt.NDArray[np.uint64]:
         words = np.frombuffer(self.maps["tallies"].lookup(number) or b"", np.uint64)
@@ -325,6 +319,11 @@ def _backend(one: np.void) -> Backend:
     via: Via = next((name for name, mark in VIAS.items() if word & mark), "l2")
     way = Way(word.to_bytes(8, "little")[:6], text if via != "l2" else "")
     return Backend(one["name"].decode(), one["address"].decode(), way, bool(word & DOWN), via)
+
+
+def _counts(tally: npt.NDArray[np.uint64]) -> Counts:
+    packets, size, opened, requests, repeated, sum_ns, count, abstained = tally.tolist()
+    return Counts(sum_ns, count, abstained, requests, 0, opened, packets, size, repeated)
 
 
 def _units(now_ns: int) -> np.uint32:

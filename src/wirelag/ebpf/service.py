@@ -107,5 +107,8 @@ class Dataplane(Protocol):
     def read(self) -> Reading:
         """Counts since the last reading."""
 
+    def peek(self) -> Mapping[str, Counts]:
+        """The same so far, without the connections that are open; the next reading has it, too."""
+
     def close(self, leave: bool) -> None:
         """End; with `leave`, traffic keeps flowing."""
