@@ -138,9 +138,12 @@ def _base_and_width(values: np.ndarray[Any, Any], free: int) -> tuple[int, int]:
     """The smallest value and the bytes of each. Sums that wrapped below 0 are close to the others only if signed."""
     if not len(values):
         return 0, 0
-    views = (values, values.view(np.int64), values.view(np.uint64))
-    bases = [(int(each.max()) - int(each.min()), int(each.min())) for each in views]
-    span, base = min(bases, key=lambda found: found[0])
+    least, most = int(values.min()), int(values.max())
+    span, base = most - least, least
+    if least < 0 or most >= 1 << 63:  # else both views are alike
+        other = values.view(np.uint64 if values.dtype == np.int64 else np.int64)
+        least, most = int(other.min()), int(other.max())
+        span, base = min((span, base), (most - least, least), key=lambda found: found[0])
     return base, max((span.bit_length() + 7) // 8, int(len(values) > free))
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.collector_process import Running
 from tests.support.hostile import OF_EVIL, TOKEN, collector, opened
 from tests.support.waiting import PATIENCE_S
-from wirelag.collector.requests import MOST_LINES, Frugal
+from wirelag.collector.requests import MOST_LINES, Frugal, whole_message
 from wirelag.transport.http import MEDIA_TYPE
 
 MIB = 1 << 20
@@ -101,3 +101,45 @@ def test_lines_of_a_body_do_not_count() -> None:
         line.send(h11.Response(status_code=204, headers=[]))
         line.send(h11.EndOfMessage())
         line.start_next_cycle()
+
+
+# ---- the short way of messages ----
+
+USUAL = (
+    b"POST /v1/messages HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\n"
+    b"Content-Type: application/vnd.wirelag.message\r\nContent-Length: 4\r\nWirelag-Run: 1\r\n\r\nWLAG"
+)
+
+
+def test_a_message_as_agents_send_it_takes_the_short_way() -> None:
+    found = whole_message(USUAL)
+    assert found is not None
+    headers, body = found
+    assert body == b"WLAG"
+    assert dict(headers)[b"authorization"] == b"Bearer x"
+
+
+@pytest.mark.parametrize(
+    ("part", "instead"),
+    [
+        (b"POST", b"PUT"),
+        (b"/v1/messages", b"/v1/messages?x=1"),
+        (b"HTTP/1.1", b"HTTP/1.0"),
+        (b"Host: a\r\n", b""),
+        (b"Host: a", b"Host: a\r\nHost: b"),
+        (b"Host: a", b"Host : a"),
+        (b"Host: a", b"Host: a\r\n continued"),
+        (b"Host: a", b"Host: a\0"),
+        (b"Host: a", b"Host: a\nWirelag-Ask: 1"),
+        (b"Wirelag-Run: 1", b"Transfer-Encoding: chunked"),
+        (b"Wirelag-Run: 1", b"X-Forwarded-For: 192.0.2.1"),
+        (b"Content-Length: 4", b"Content-Length: 5"),  # not all of it has come
+        (b"Content-Length: 4", b"Content-Length: 3"),  # more than it
+        (b"Content-Length: 4", b"Content-Length: +4"),
+        (b"Content-Length: 4", b"Content-Length: 04"),
+        (b"\r\n\r\n", b"\r\n"),
+    ],
+)
+def test_what_is_not_exactly_like_that_takes_the_long_way(part: bytes, instead: bytes) -> None:
+    assert part in USUAL
+    assert whole_message(USUAL.replace(part, instead)) is None

@@ -68,8 +68,10 @@ class Behind:
         self._heard[message.point] = steady_ns, right_ns if ahead else steady_ns
         while len(self._heard) > MOST_POINTS:
             del self._heard[next(iter(self._heard))]
+        if not ahead:
+            return False
         lately = [right_ns for heard_ns, right_ns in self._heard.values() if steady_ns - heard_ns < LATELY_NS]
-        if not ahead or not all(right_ns is None or steady_ns - right_ns >= LATELY_NS for right_ns in lately):
+        if not all(right_ns is None or steady_ns - right_ns >= LATELY_NS for right_ns in lately):
             return False
         self._found_ns = steady_ns
         return True

@@ -1,5 +1,9 @@
 """What the collector reads of a request, before any of its own code sees it.
 
+A message as agents send it, whole and with the few headers that they use, takes a short way: the inbox gets it at once,
+without the library's parser, routes and tasks, which cost several times as much as the message itself. Whatever is not
+exactly like that takes the long way, which decides the same.
+
 Laws. Nothing is parsed whose cost a client could multiply: bodies in chunks are refused with the request that announces
 them, and a request has few lines before its body. Each turn of a connection reads little, so that others have theirs.
 """
@@ -7,13 +11,19 @@ them, and a request has few lines before its body. Each turn of a connection rea
 from __future__ import annotations
 
 import asyncio
+import re
+from functools import partial
 from typing import Any, Final
 
 import h11
+from starlette.requests import Request
+from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from wirelag.collector.certificates import points_of
 from wirelag.collector.connections import Visitors
+from wirelag.transport.http import ASK_HEADER, RUN_HEADER
+from wirelag.transport.http_inbox import HttpInbox
 
 MOST_HEADERS: Final = 16 << 10  # bytes of a request before its body,
 MOST_LINES: Final = 100  # and lines
@@ -56,14 +66,65 @@ class Frugal(h11.Connection):
         raise h11.RemoteProtocolError(_REFUSED[status])
 
 
+Headers = list[tuple[bytes, bytes]]
+_LINE: Final = b"POST /v1/messages HTTP/1.1"
+_PATH: Final = "/v1/messages"
+_USUAL: Final = frozenset(
+    name.lower().encode()
+    for name in ("Host", "Authorization", "Content-Type", "Content-Length", RUN_HEADER, ASK_HEADER)
+)
+_VALUE: Final = re.compile(rb"[!-~]+(?: [!-~]+)*")  # no control characters, no spaces at the ends
+_NO_CONTENT: Final = b"HTTP/1.1 204 No Content\r\n\r\n"
+
+
+def whole_message(data: bytes) -> tuple[Headers, bytes] | None:
+    """The headers and the body of a message that is whole and as agents send it; else None."""
+    if not data.startswith(_LINE):
+        return None
+    head, end, body = data.partition(b"\r\n\r\n")
+    first, *lines = head.split(b"\r\n")
+    if first != _LINE or not end:
+        return None
+    headers: dict[bytes, bytes] = {}
+    for line in lines:
+        name, colon, value = line.partition(b": ")
+        name = name.lower()
+        if not colon or name in headers or name not in _USUAL or not _VALUE.fullmatch(value):
+            return None
+        headers[name] = value
+    if b"host" not in headers or headers.get(b"content-length") != b"%d" % len(body):
+        return None
+    return list(headers.items()), body
+
+
+def _in_bytes(response: Response) -> bytes:
+    if response.status_code == 204:
+        return _NO_CONTENT
+    phrase = STATUS_PHRASES[response.status_code]
+    lines = [b"HTTP/1.1 %d " % response.status_code + phrase, *(b": ".join(one) for one in response.raw_headers)]
+    return b"\r\n".join([*lines, b"", bytes(response.body)])
+
+
+class Short:
+    """A request that takes the short way, as the server's other parts see it."""
+
+    def __init__(self) -> None:
+        self.response_complete = self.disconnected = False
+        self.keep_alive = True
+        self.message_event = asyncio.Event()
+
+
 class NamedProtocol(H11Protocol):
     """Adds to each request the points that its connection's certificate names: `state["points"]`, None without one."""
 
     conn: Frugal
 
-    def __init__(self, *given: Any, visitors: Visitors, **named: Any) -> None:
+    def __init__(self, *given: Any, visitors: Visitors, inbox: HttpInbox | None = None, **named: Any) -> None:
+        """`inbox`: takes messages by the short way."""
         super().__init__(*given, **named)
-        self.conn, self._visitors = Frugal(), visitors
+        self.conn, self._visitors, self._inbox = Frugal(), visitors, inbox
+        self._short: Short | None = None  # the request that takes it now,
+        self._next = b""  # and what has come after it
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Note who connects; the handshake is over."""
@@ -73,6 +134,49 @@ class NamedProtocol(H11Protocol):
         self.app_state = {**self.app_state, "points": points_of(transport.get_extra_info("ssl_object"))}
         if self.client is not None:
             self._visitors.met(self.client)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes as they come."""
+        if self._short is not None:
+            self._next += data
+            self.flow.pause_reading()
+            return
+        if (
+            self._inbox is None
+            or self.conn.their_state is not h11.IDLE
+            or self.conn.trailing_data[0]
+            or (message := whole_message(data)) is None
+            or not self._take(*message)
+        ):
+            super().data_received(data)
+
+    def _take(self, headers: Headers, body: bytes) -> bool:
+        """Hand a message to the inbox; False if it must take the long way."""
+        assert self._inbox is not None
+        if self.client is None:
+            return False
+        scope = {"type": "http", "headers": headers, "client": self.client, "state": self.app_state, "path": _PATH}
+        short = self._short = Short()
+        before, self.cycle = self.cycle, short  # type: ignore[assignment]
+        if not self._inbox.direct(Request(scope), body, partial(self._reply, short)):
+            self._short, self.cycle = None, before
+            return False
+        self._unset_keepalive_if_required()
+        return True
+
+    def _reply(self, short: Short, response: Response) -> None:
+        """Send a response, and go on with what has come meanwhile."""
+        self._short, short.response_complete = None, True
+        if short.disconnected or self.transport.is_closing():
+            return
+        self.transport.write(_in_bytes(response))
+        if response.status_code >= 400 or not short.keep_alive:
+            self.transport.close()
+            return
+        self.on_response_complete()
+        if self._next:
+            data, self._next = self._next, b""
+            self.loop.call_soon(self.data_received, data)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not a request, and close the connection."""

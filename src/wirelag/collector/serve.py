@@ -304,8 +304,10 @@ async def _not_yet(scope: Scope, receive: Receive, send: Send) -> None:
     await Response(said, 200 if alive else 503, headers, "text/plain")(scope, receive, send)
 
 
-def _server(app: ASGIApp, context: ssl.SSLContext | None, visitors: Visitors) -> _Server:
-    protocol: Any = partial(NamedProtocol, visitors=visitors)
+def _server(
+    app: ASGIApp, context: ssl.SSLContext | None, visitors: Visitors, inbox: HttpInbox | None = None
+) -> _Server:
+    protocol: Any = partial(NamedProtocol, visitors=visitors, inbox=inbox)
     config = uvicorn.Config(
         app, log_level="error", access_log=False, lifespan="off", http=protocol, ws="none", server_header=False,
         date_header=False, timeout_graceful_shutdown=ENDING_S, log_config=None,
@@ -424,8 +426,9 @@ async def _serve(
     reload = Reload(settings, read, take)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.begin)
     door = Door.at(sock, visitors)
-    gc.freeze()  # what is there stays: collecting cycles is quick
-    server = _server(app, None if encrypted is None else encrypted.context, visitors)
+    gc.freeze()  # what is there stays: collecting cycles is quick,
+    gc.set_threshold(20_000, 20, 50)  # and seldom: messages and results have none
+    server = _server(app, None if encrypted is None else encrypted.context, visitors, inbox)
     Briefly(collector.notices).instead()
     working = asyncio.create_task(collector.run(inboxes, following))
     together = asyncio.create_task(ended.wait() if sharing is None else sharing.run())

@@ -231,10 +231,10 @@ class SqliteStore:
 
         Those whose keys are `known` are not read.
         """
-        query = (
-            "select key from messages where start_ns between ? and ? and point = ? order by start_ns, arrived_ns, key"
-        )
-        between = start_ns - around_ns, start_ns + around_ns
+        where, between = "start_ns = ?", [start_ns]  # then the index finds the point, too
+        if around_ns:
+            where, between = "start_ns between ? and ?", [start_ns - around_ns, start_ns + around_ns]
+        query = f"select key from messages where {where} and point = ? order by start_ns, arrived_ns, key"
         for point in points:
             keys = self._base.execute(query, (*between, point)).fetchall()
             yield from self._bodies(key for key in keys if not known(key[0]))

@@ -19,13 +19,14 @@ from wirelag.estimators.catalogue import capabilities_of
 from wirelag.protocol.pairing import Key
 from wirelag.protocol.results import Result
 from wirelag.report import QUANTILES
-from wirelag.stats.distribution import Z95, Distribution, quantile_in_bins
+from wirelag.stats.distribution import Z95, Distribution, RankedBins
 from wirelag.stats.moments import Moments
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.reordering import Order
 
 Ints = npt.NDArray[np.int64]
 _NO_BINS: Final = np.empty(0, np.int64)
+_SHORT: Final = 4096  # bytes: no more than the smaller window
 
 
 @dataclass(slots=True)
@@ -130,9 +131,9 @@ class Tally:
 
     # ---- figures ----
 
-    def quantile_ns(self, q: float) -> float | None:
+    def quantile_ns(self, q: float, ranked: RankedBins | None = None) -> float | None:
         """The delay below which a share of q lies; None if it is negative."""
-        found = quantile_in_bins(self.bins, self.weights, q, self.negative)
+        found = (ranked or RankedBins(self.bins, self.weights, self.negative)).quantile(q)
         if found is None:
             return None
         return min(max(found, self.min_ns or 0.0), found if self.max_ns is None else float(self.max_ns))
@@ -141,9 +142,10 @@ class Tally:
         """The JSON of the API; times in seconds."""
         clock = self.clock_error_ns
         mean, bound = self.moments.mean_ns, self.moments.bound_ns(0.05)
-        bounds = {q: self._bounds_ns(float(q)) for q in QUANTILES}
+        ranked = RankedBins(self.bins, self.weights, self.negative)
+        bounds = {q: self._bounds_ns(float(q), ranked) for q in QUANTILES}
         whole = self.samples >= self.moments.used or not self.counts_sent  # else only a sample's
-        quantiles = {q: self.quantile_ns(float(q)) if whole or bounds[q] else None for q in QUANTILES}
+        quantiles = {q: self.quantile_ns(float(q), ranked) if whole or bounds[q] else None for q in QUANTILES}
         ci95: dict[str, tuple[float | None, ...]] = {}
         if not self.unsynchronised:
             if mean is not None and bound is not None:
@@ -202,14 +204,14 @@ class Tally:
     def _share(self, lost: float) -> float:
         return min(max(0.0, lost / self.loss_sent), 1.0)
 
-    def _bounds_ns(self, q: float) -> tuple[float, float] | None:
-        weight = self.negative + int(self.weights.sum())
+    def _bounds_ns(self, q: float, ranked: RankedBins) -> tuple[float, float] | None:
+        weight = ranked.weight
         if not weight:
             return None
         error = Z95 * math.sqrt(q * (1 - q) * self.squares) / weight
         if q - error <= 0 or q + error >= 1:
             return None
-        low, high = self.quantile_ns(q - error), self.quantile_ns(q + error)
+        low, high = self.quantile_ns(q - error, ranked), self.quantile_ns(q + error, ranked)
         return None if low is None or high is None else (low, high)
 
     # ---- as bytes ----
@@ -220,7 +222,10 @@ class Tally:
         weights = self.weights.astype("<u8").view(np.uint8).reshape(-1, 8).T
         used = (int(self.weights.max(initial=0)).bit_length() + 7) // 8
         # Transposed by byte: the high bytes are mostly 0, and compress to nothing.
-        return zlib.compress(bytes([used]) + steps.tobytes() + weights[:used].tobytes(), 6)
+        plain = bytes([used]) + steps.tobytes() + weights[:used].tobytes()
+        # For a short text zlib's usual memory takes longer to clear than the text to compress.
+        press = zlib.compressobj(6, zlib.DEFLATED, *((12, 5) if len(plain) < _SHORT else (15, 8)))
+        return press.compress(plain) + press.flush()
 
     def unpack_bins(self, data: bytes) -> None:
         """The inverse of `packed_bins`."""

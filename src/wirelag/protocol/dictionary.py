@@ -36,9 +36,12 @@ KNOWN: Final = (
 )
 
 
+_press: Final = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=KNOWN)
+
+
 def shorten(text: bytes) -> bytes:
     """Raw deflate with the preset dictionary."""
-    press = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=KNOWN)
+    press = _press.copy()  # it has read the dictionary
     return press.compress(text) + press.flush()
 
 

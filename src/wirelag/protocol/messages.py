@@ -16,8 +16,8 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, Final, Literal, get_args, get_type_hints
 
@@ -52,6 +52,9 @@ MOST_PARAMETERS: Final = {
     "banks": 4, "rows": 1 << 16, "buckets": 1 << 19, "stash": 1 << 16, "tail": 1 << 16, "memory": 1 << 40,
 }  # fmt: skip
 _PLACE: Final = ("start_ns", "end_ns", "name")
+_KEPT_TERMS: Final = 512  # terms that are not checked again,
+_MOST_KEPT: Final = 4096  # and characters of each
+_known_terms: dict[str, Terms] = {}
 
 
 class UnknownVersion(ValueError):  # noqa: N818
@@ -73,7 +76,8 @@ class Seen:
     captured: int = 0  # packets captured of all traffic, for the uncertainty of that share
 
 
-OUT_SEEN: Final = tuple(f"out_{one.name}" for one in fields(Seen))  # of a crossing: the end where packets leave
+_SEEN: Final = tuple(one.name for one in fields(Seen))
+OUT_SEEN: Final = tuple(f"out_{name}" for name in _SEEN)  # of a crossing: the end where packets leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,9 @@ class ClockReading:
     synchronised: bool = False
     error_ns: int = 0  # largest error
     source: ClockSource = "none"
+
+
+_CLOCK: Final = tuple(one.name for one in fields(ClockReading))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +108,18 @@ class Message:
     seen: Seen = Seen()
     records: tuple[Record, ...] = ()
     sent_ns: int = 0
+    synopses: tuple[Any, ...] = field(default=(), init=False, repr=False, compare=False)  # of the records, if decoded
+    _key: str | None = field(default=None, init=False, repr=False, compare=False)  # once it was asked for
 
     @property
     def key(self) -> str:
         """Letters, digits and - that identify the message."""
+        if self._key is None:
+            object.__setattr__(self, "_key", self._named())
+        assert self._key is not None
+        return self._key
+
+    def _named(self) -> str:
         about = hashlib.sha256()
         about.update(json.dumps([self.point, self.segment, terms_name(self.terms), self.interval.name]).encode())
         if self.type in ("ask", "times", "m-set"):
@@ -120,6 +135,7 @@ def terms_name(terms: Terms) -> str:
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 
+@lru_cache(maxsize=4096)
 def check_point(point: str) -> str:
     """The name of a point if it is valid; else a ValueError."""
     if not 0 < len(point.encode(errors="replace")) <= MOST_NAME or not point.isprintable() or point != point.strip():
@@ -138,8 +154,8 @@ def encode(message: Message) -> bytes:
         "segment": message.segment,
         "interval": _place(message.interval),
         "terms": message.terms.to_fields(),
-        "clock": asdict(message.clock),
-        "seen": asdict(message.seen),
+        "clock": {name: getattr(message.clock, name) for name in _CLOCK},
+        "seen": {name: getattr(message.seen, name) for name in _SEEN},
         "sent_ns": message.sent_ns,
     }
     names, arrays = split_fields((opening, *message.records))
@@ -190,15 +206,23 @@ def _parts(data: bytes, most: int, whole: bool) -> Message:
         return message
     if len(names) - 1 > MOST_RECORDS:
         raise ValueError(f"has {len(names) - 1} records, more than {MOST_RECORDS}")
-    records = together(names[1:], memoryview(data)[end:], max(_MOST_NAMES, most // 4))
-    return replace(message, records=tuple(_record(record, message) for record in records))
+    return _with(message, together(names[1:], memoryview(data)[end:], max(_MOST_NAMES, most // 4)))
 
 
 def _before(data: bytes, whole: bool) -> Message:
     """A message of the version before."""
     opening, records = parts_of_version1(data, whole)
-    message = _opening(opening)
-    return replace(message, records=tuple(_record(record, message) for record in records))
+    return _with(_opening(opening), records)
+
+
+def _with(message: Message, records: Iterable[Record]) -> Message:
+    """The message with its records, each of which is checked."""
+    whole = replace(message, records=tuple(records))
+    place = _place(message.interval)
+    made = tuple(_checked(record, message, place) for record in whole.records)
+    if message.type == "synopsis":
+        object.__setattr__(whole, "synopses", made)
+    return whole
 
 
 def _opening(plain: Record) -> Message:
@@ -221,14 +245,28 @@ def _opening(plain: Record) -> Message:
     if type(message.clock.synchronised) is not bool:
         raise ValueError("has a clock reading whose synchronised is not a boolean")
     _one_of(message.clock.source, ClockSource)
-    for number in (message.clock.error_ns, *asdict(message.seen).values()):
+    for number in (message.clock.error_ns, *(getattr(message.seen, name) for name in _SEEN)):
         if not 0 <= _integer(number) < MOST_COUNT:
             raise ValueError("has a count that is negative or too large")
     return message
 
 
 def _terms(plain: Mapping[str, Any]) -> Terms:
-    """Terms whose parameters have the types of the defaults, known words, and sizes within bounds."""
+    """Terms whose parameters have the types of the defaults, known words, and sizes within bounds.
+
+    A point repeats its terms: the last ones are kept, by the text of the values, since 1 and true are equal.
+    """
+    text = repr(plain)
+    if (known := _known_terms.get(text)) is None:
+        known = _new_terms(plain)
+        if len(text) <= _MOST_KEPT:
+            if len(_known_terms) >= _KEPT_TERMS:
+                _known_terms.clear()
+            _known_terms[text] = known
+    return known
+
+
+def _new_terms(plain: Mapping[str, Any]) -> Terms:
     try:
         terms = Terms.from_fields(plain)
     except ValueError as error:
@@ -272,18 +310,17 @@ def _fits(value: Any, default: Any) -> bool:
     return type(value) is type(default) and (type(value) is not int or 0 <= value < 1 << 64)
 
 
-def _record(record: Record, message: Message) -> Record:
-    """The record, checked against the message: it is about the same interval, and is valid."""
+def _checked(record: Record, message: Message, place: Record) -> object:
+    """Check a record against the message: it is about the same interval, and is valid. What it was checked with."""
     if len(record) > _MOST_FIELDS or any(isinstance(value, dict | list) for value in record.values()):
         raise ValueError("has a record that is not flat")
     for name in record:
         _text(name, MOST_NAME)
-    if {name: record[name] for name in _PLACE} != _place(message.interval):
+    if {name: record[name] for name in _PLACE} != place:
         raise ValueError("has a record about another interval")
     if record["class"] is not None:
         _text(record["class"])
-    _USES[message.type](record, message.terms)
-    return record
+    return _USES[message.type](record, message.terms)
 
 
 def _ask(record: Record, terms: Terms) -> None:
@@ -361,8 +398,9 @@ _USES: Final[Mapping[Type, Callable[[Record, Terms], object]]] = {
 
 
 def _all_of(kind: type[ClockReading | Seen], plain: Record) -> Record:
-    if plain.keys() != {parameter.name for parameter in fields(kind)}:
-        raise ValueError(f"has no {' and '.join(parameter.name for parameter in fields(kind))}, or more than that")
+    names = _SEEN if kind is Seen else _CLOCK
+    if plain.keys() != set(names):
+        raise ValueError(f"has no {' and '.join(names)}, or more than that")
     return plain
 
 

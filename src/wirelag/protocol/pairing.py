@@ -83,13 +83,14 @@ class Pairing:
         up, down = self.said
         assert up is not None
         assert down is not None
-        apart = self.terms.differences(down.terms.beside(up.terms))
+        apart = [] if up.terms == down.terms else self.terms.differences(down.terms.beside(up.terms))
         if apart:
             self.reason = f"{up.point} and {down.point} are set up differently ({'; '.join(apart)})"
             return
         for side, message in enumerate((up, down)):
             try:
-                own = {record["class"]: message.terms.estimator.synopsis(record) for record in message.records}
+                made = message.synopses or map(message.terms.estimator.synopsis, message.records)
+                own = {record["class"]: one for record, one in zip(message.records, made, strict=True)}
                 self._synopses[side].update(own if message.terms == self.terms else self._in_fewer_rows(own))
             except WRONG as error:
                 self.reason = f"the synopsis of {message.point} does not fit its own terms ({error})"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from wirelag.codec import array_of, number_of, packed_size
+from wirelag.codec import array_of, number_of
 from wirelag.estimators.rda import Decoded, Rda, stand_for
 from wirelag.stats.moments import Moments
 from wirelag.synopses.cache import Cached
@@ -158,6 +158,7 @@ class Reconciling:
     _whole: list[Cached | None] = field(default_factory=lambda: [None, None])
     _looking: Looking | None = None  # checks whether packets overtook each other
     _order_ns: Times | None = None
+    _between: tuple[Cached, Cached, DelaySample] | None = None  # the last samples, and the delays of both
 
     @property
     def level(self) -> int:
@@ -329,16 +330,16 @@ class Reconciling:
         looking = Looking.at(self.synopses[UP].tail, synopsis.tail, synopsis.before, early)
         crossing.order = looking.order(times_of(numbers, up.times_ns, looking.wanted))
         crossing.details |= {"decoded": True, "difference": None}
-        crossing.wire_bytes = packed_size(down.to_fields())
         return crossing
 
     def _sample(self) -> tuple[DelaySample, int]:
         up, down = (one.tail for one in self.synopses)
-        return DelaySample.between(up, down), max(up.level, down.level)
+        if self._between is None or self._between[0] is not up or self._between[1] is not down:
+            self._between = up, down, DelaySample.between(up, down)
+        return self._between[2], max(up.level, down.level)
 
     def _finished(self, crossing: Crossing) -> Crossing:
         up, down = self.synopses
         crossing.sent, crossing.received = up.packets, down.packets
-        crossing.wire_bytes = packed_size(down.to_fields())
         stand_for(crossing, up.packets, down.packets, self.level)
         return crossing

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any, Final, Literal, TypeGuard
 
 import numpy as np
@@ -68,16 +69,7 @@ class Terms:
 
     def to_fields(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "estimator": self.estimator.name,
-            "parameters": asdict(self.estimator),
-            "packet_id": asdict(self.packet_id),
-            "interval_ns": self.interval_ns,
-            "delimiters": asdict(self.delimiters) if self.delimiters else None,
-            "by": self.by,
-            "direction": self.direction,
-            "filter": self.filter,
-        }
+        return dict(_plain(self))
 
     @classmethod
     def from_fields(cls, plain: Mapping[str, Any]) -> Terms:
@@ -113,6 +105,21 @@ class Terms:
             for name in sorted({*mine, *theirs})
             if mine.get(name) != theirs.get(name)
         ]
+
+
+@lru_cache(maxsize=256)
+def _plain(terms: Terms) -> dict[str, Any]:
+    """Of the last terms: each message has them, and a point's are always the same."""
+    return {
+        "estimator": terms.estimator.name,
+        "parameters": asdict(terms.estimator),
+        "packet_id": asdict(terms.packet_id),
+        "interval_ns": terms.interval_ns,
+        "delimiters": asdict(terms.delimiters) if terms.delimiters else None,
+        "by": terms.by,
+        "direction": terms.direction,
+        "filter": terms.filter,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,18 +73,32 @@ def quantile_in_bins(bins: Ints, weights: npt.NDArray[Any], q: float, below: int
 
     Inside a bin delays are taken to lie evenly, each in the middle of its share. None: it is one of those below.
     """
-    weight = below + int(weights.sum())
-    rank, between = min(max(q, 0.0), 1.0) * weight, halfway(q, weight)
-    if not weight or place_of(q, weight) - between < below:
-        return None
-    ranks = np.cumsum(weights) + below
+    return RankedBins(bins, weights, below).quantile(q)
 
-    def at(rank: float) -> float:
-        row = int(np.searchsorted(ranks, min(rank, weight - 1), side="right"))
-        before, count, bin_ = float(ranks[row] - weights[row]), float(weights[row]), int(bins[row])
+
+class RankedBins:
+    """Bins, with the rank of each: for several quantiles of the same delays."""
+
+    def __init__(self, bins: Ints, weights: npt.NDArray[Any], below: int = 0) -> None:
+        self._bins, self._weights, self._below = bins, weights, below
+        self._ranks = np.cumsum(weights) + below
+        self.weight = int(self._ranks[-1]) if len(weights) else below
+
+    def quantile(self, q: float) -> float | None:
+        """As `quantile_in_bins`."""
+        rank, between = min(max(q, 0.0), 1.0) * self.weight, halfway(q, self.weight)
+        if not self.weight or place_of(q, self.weight) - between < self._below:
+            return None
+        return (self._at(rank - 1) + self._at(rank)) / 2 if between else self._at(rank)
+
+    def _at(self, rank: float) -> float:
+        row = int(self._ranks.searchsorted(min(rank, self.weight - 1), side="right"))
+        before, count, bin_ = (
+            float(self._ranks[row] - self._weights[row]),
+            float(self._weights[row]),
+            int(self._bins[row]),
+        )
         return float(SHORTEST_NS[bin_] + WIDTH_NS[bin_] * min(1.0, (rank - before + 0.5) / count))
-
-    return (at(rank - 1) + at(rank)) / 2 if between else at(rank)
 
 
 def add_by_leg(

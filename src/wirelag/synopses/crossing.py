@@ -349,6 +349,9 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int) -> None:
     up, down = level(up, down)
     stands_for = up.stands_for
     found = join(up.ids, down.ids)
+    if found.only_upstream == len(up) and found.only_downstream == len(down):  # no id in common, as in most cases
+        sent_here.single_up, seen_there.single_down = up, down
+        return
     sent_ns = up.times_ns[found.up_rows]
     delays_ns = down.times_ns[found.down_rows] - sent_ns
     # A packet seen long before it was sent is a copy of another: both stay single.

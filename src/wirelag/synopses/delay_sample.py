@@ -90,7 +90,12 @@ class DelaySample:
     @property
     def median_ns(self) -> int:
         """The median delay; 0 without any."""
-        return int(np.median(self.delays_ns)) if len(self) else 0
+        count = len(self)
+        if not count:
+            return 0
+        places = [(count - 1) // 2, count // 2]
+        lower, upper = np.partition(self.delays_ns, places)[places].tolist()
+        return lower if lower == upper else int((float(lower) + float(upper)) / 2)  # as numpy's median, but quick
 
     @property
     def disordered(self) -> bool:

@@ -96,7 +96,8 @@ class Looking:
             return cls.nothing()
         numbers, early = numbers_of(chosen.ids) & LOW, only_downstream & LOW
         sent_ns = times_of(numbers_of(up.ids), up.times_ns, numbers)
-        behind_early, is_early = np.isin(behind, early), np.isin(numbers, early)
+        few = set(early.tolist())  # numpy's isin takes longer for so few
+        behind_early, is_early = (np.array([one in few for one in ids.tolist()], bool) for ids in (behind, numbers))
         known = (behind != numbers) & np.where(is_early, ~behind_early, sent_ns != UNTOLD_NS)
         return cls(np.where(is_early, UNTOLD_NS, sent_ns)[known], behind[known], behind_early[known])
 

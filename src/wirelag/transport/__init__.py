@@ -11,7 +11,7 @@ import os
 import random
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
@@ -20,6 +20,16 @@ from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
     import ssl
+
+
+class _Now:
+    """What has happened already, to be awaited."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+NOW: Final[Awaitable[None]] = _Now()
 
 
 class Acknowledge(Protocol):

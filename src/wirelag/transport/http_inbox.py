@@ -14,14 +14,15 @@ import secrets
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, UnknownVersion, peek
-from wirelag.transport import Acknowledge
+from wirelag.transport import NOW, Acknowledge
 from wirelag.transport.http import ASK_HEADER, FRAME, MEDIA_TYPE, QUIET_S, RUN_HEADER
 from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
@@ -62,6 +63,24 @@ class _Asks:
             self.waiting.popleft()
 
 
+_SECRET: Final = secrets.token_bytes(32)
+
+
+def _digest(token: str) -> bytes:
+    """What stands for a token: of a key that nobody knows, so that the time of a look-up reveals nothing."""
+    return hmac.digest(_SECRET, token.encode(errors="replace"), "sha256")
+
+
+def _by_digest(tokens: Mapping[str, str | None] | None) -> dict[bytes, str | None] | None:
+    return None if tokens is None else {_digest(token): point for token, point in tokens.items()}
+
+
+def _acknowledge(stored: asyncio.Future[bool], is_stored: bool = True) -> Awaitable[None]:
+    if not stored.done():
+        stored.set_result(is_stored)
+    return NOW
+
+
 class _Sender(NamedTuple):
     """Who sends: a point, if the token belongs to one; and whose share of memory it uses, else its address's."""
 
@@ -98,7 +117,7 @@ class HttpInbox:
         self._held_by: Counter[str] = Counter()  # the same by share
         self._quotas = quotas or Quotas()
         self._admit, self._refused = admit, refused
-        self.tokens = tokens
+        self._tokens = _by_digest(tokens)
         self.around: Callable[[str], AbstractAsyncContextManager[None]] = lambda point: (
             nullcontext()
         )  # an agent listens
@@ -115,7 +134,7 @@ class HttpInbox:
 
     def use(self, tokens: Mapping[str, str | None] | None) -> None:
         """Accept these tokens from now on."""
-        self.tokens = tokens
+        self._tokens = _by_digest(tokens)
         self._changed.set()
         self._changed = asyncio.Event()
         for asks in self._asks.values():
@@ -136,11 +155,7 @@ class HttpInbox:
             if stored.done():
                 continue
 
-            async def acknowledge(is_stored: bool = True, stored: asyncio.Future[bool] = stored) -> None:
-                if not stored.done():
-                    stored.set_result(is_stored)
-
-            yield data, acknowledge
+            yield data, partial(_acknowledge, stored)
 
     async def ask(self, point: str, data: bytes) -> None:
         """Queue a message until the agent fetches it; the oldest are dropped if too many wait."""
@@ -179,11 +194,7 @@ class HttpInbox:
         try:
             return await self._store(request, sender, size, held)
         finally:
-            self.held -= sum(held)
-            self._held_by[sender.share] -= sum(held)
-            self._held_by += Counter()  # forget those that hold nothing
-            if sender.point is not None:
-                self._quotas.came(sender.point, sum(held))
+            self._release(sender, sum(held))
 
     async def _turn(self, point: str, size: int) -> bool:
         """Wait until a point may send so much; return whether it may."""
@@ -193,10 +204,22 @@ class HttpInbox:
             await asyncio.sleep(wait_s)
         return wait_s <= _TURN_S
 
+    def _has_room(self, sender: _Sender, size: int) -> bool:
+        shares = self._quotas.limits.held if sender.point is not None else self.most_held
+        return self.held + size <= self.most_held and self._held_by[sender.share] + size <= shares
+
+    def _release(self, sender: _Sender, size: int) -> None:
+        """Give back bytes that were held, and count them for their point if that was not done before."""
+        self.held -= size
+        self._held_by[sender.share] -= size
+        if not self._held_by[sender.share]:
+            del self._held_by[sender.share]
+        if sender.point is not None:
+            self._quotas.came(sender.point, size)
+
     def _hold(self, sender: _Sender, size: int, held: list[int]) -> bool:
         """Count bytes that have come; return whether there is room."""
-        shares = self._quotas.limits.held if sender.point is not None else self.most_held
-        if self.held + size > self.most_held or self._held_by[sender.share] + size > shares:
+        if not self._has_room(sender, size):
             return False
         self.held += size
         self._held_by[sender.share] += size
@@ -226,23 +249,84 @@ class HttpInbox:
             return data
         try:
             opening = await asyncio.to_thread(peek, data, self._most) if len(data) > _LONG else peek(data, self._most)
-        except UnknownVersion as error:
-            return self._no(503, "of an unknown version", f"it {error}")
         except ValueError as error:
-            return self._no(400, "garbage", f"it {error}")
-        if (no := self._another(request, sender, opening.point)) is not None:
+            return self._unread(error)
+        if (no := self._another(request, sender, opening.point) or self._twice(request, opening.point)) is not None:
             return no
-        if not self._runs.admits(opening.point, request.headers.get(RUN_HEADER, "")[:64], time.monotonic()):
-            return self._second(opening.point, request)
         if sender.point is None and not await self._turn(opening.point, size):
             return self._no(429, "over quota", "this point sends more than its quota")
-        if opening.point in self._asks:
-            self._asks[opening.point].answered(self._number_of(request.headers.get(ASK_HEADER, "")))
+        stored = self._pass_on(request, opening.point, data)
+        try:
+            is_stored: bool | None = await asyncio.wait_for(stored, self._patience_s)
+        except TimeoutError:
+            is_stored = None
+        return self._fate(is_stored)
+
+    def direct(self, request: Request, body: bytes, reply: Callable[[Response], None]) -> bool:
+        """Take a whole message at once, without a task of its own, and call `reply` when its fate is known.
+
+        False, and nothing was counted, if it must wait for its turn or is not of the usual kind: then the other way
+        decides. What both decide is the same.
+        """
+        if self._tokens is None or self._closed or len(body) > _LONG:
+            return False
+        if (sender := self._who(request)) is None or not body or request.headers.get("content-type") != MEDIA_TYPE:
+            return False
+        try:
+            opening = peek(body, self._most)
+        except ValueError:
+            return False
+        point, size = sender.point or opening.point, _HELD + len(body)
+        if sender.point not in (None, opening.point) or not self._has_room(sender, size):
+            return False
+        if self._quotas.wait_s(point, 0 if sender.point is not None else len(body), 0.0) > 0:
+            return False
+        if not self._admit(request, sender.point):
+            reply(self._no(429, "too many connections", "this point has too many connections"))
+            return True
+        if (no := self._another(request, sender, opening.point) or self._twice(request, opening.point)) is not None:
+            reply(no)
+            return True
+        self._hold(sender, size, [])
+        stored = self._pass_on(request, opening.point, body)
+
+        def gone() -> None:
+            if not stored.done():
+                stored.cancel()
+
+        late = stored.get_loop().call_later(self._patience_s, gone)
+
+        def known(stored: asyncio.Future[bool]) -> None:
+            late.cancel()
+            self._release(sender, size)
+            reply(self._fate(None if stored.cancelled() else stored.result()))
+
+        stored.add_done_callback(known)
+        return True
+
+    def _unread(self, error: ValueError) -> Response:
+        """The reply to what cannot be read."""
+        if isinstance(error, UnknownVersion):
+            return self._no(503, "of an unknown version", f"it {error}")
+        return self._no(400, "garbage", f"it {error}")
+
+    def _twice(self, request: Request, point: str) -> Response | None:
+        """The reply to an agent that uses the name of another one."""
+        if self._runs.admits(point, request.headers.get(RUN_HEADER, "")[:64], time.monotonic()):
+            return None
+        return self._second(point, request)
+
+    def _pass_on(self, request: Request, point: str, data: bytes) -> asyncio.Future[bool]:
+        """Hand a message to the collector."""
+        if point in self._asks:
+            self._asks[point].answered(self._number_of(request.headers.get(ASK_HEADER, "")))
         stored = asyncio.get_running_loop().create_future()
         self._came.put_nowait((data, stored))
-        try:
-            is_stored = await asyncio.wait_for(stored, self._patience_s)
-        except TimeoutError:
+        return stored
+
+    def _fate(self, is_stored: bool | None) -> Response:
+        """The reply when a message was stored or not; None: it is not known yet."""
+        if is_stored is None:
             return self._no(503, "busy", "it was not processed in time")
         if not is_stored:
             return self._no(503, "not stored", "the collector cannot store it now; its log says why")
@@ -316,17 +400,14 @@ class HttpInbox:
     def _who(self, request: Request) -> _Sender | None:
         """The sender, if it is authorised."""
         address = "" if request.client is None else request.client.host
-        if self.tokens is None:
+        if self._tokens is None:
             return _Sender(None, address)
         word, _, given = request.headers.get("authorization", "").partition(" ")
-        found: list[str | None] = [
-            point
-            for token, point in self.tokens.items()
-            if hmac.compare_digest(token.encode(), given.strip().encode(errors="replace"))
-        ]
-        if word.lower() != "bearer" or not given or not found:
+        digest = _digest(given.strip())
+        if word.lower() != "bearer" or not given or digest not in self._tokens:
             return None
-        return _Sender(found[0], address if found[0] is None else f"point {found[0]}")
+        point = self._tokens[digest]
+        return _Sender(point, address if point is None else f"point {point}")
 
     def _second(self, point: str, request: Request) -> Response:
         """Refuse an agent that uses the name of another one that is running; told once for each point."""
