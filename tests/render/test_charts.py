@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.browser import Browser
 from tests.support.html_pages import MOST_BYTES, saved
+from wirelag.collector.serve import OWN
 from wirelag.render.html.charts import spoken
 from wirelag.render.html.frame import SCRIPTS, Frame, asset, chart, document
 from wirelag.units import format_duration, format_size
@@ -388,7 +389,7 @@ def test_colours_stand_out_from_their_ground() -> None:
 
 def test_scripts_share_no_name() -> None:
     """All scripts of a page have one scope: a name that two of them define would be the last one's in both."""
-    collector = [(resources.files("wirelag.collector") / name).read_text() for name in ("map.js", "page.js")]
+    collector = [(resources.files("wirelag.collector") / name).read_text() for name in OWN if name.endswith(".js")]
     shared = [asset(name) for name in SCRIPTS if name != "page.js"]
     for texts in ([*shared, asset("page.js")], [*shared, *collector]):
         names = [name for text in texts for name in re.findall(r"^(?:async )?(?:function|const|let) (\w+)", text, re.M)]

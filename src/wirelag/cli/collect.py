@@ -54,6 +54,10 @@ def collect(
     slow: Annotated[
         str | None, _option("--slow", "D", "Blame a segment of a path that adds more than this; 1ms.", MEASURED)
     ] = None,
+    slo: Annotated[
+        list[str] | None,
+        _option("--slo", "OBJECTIVE", "Colours of the page: p99<20ms, loss<0.1%, 'fra-*: mean<5ms'.", MEASURED),
+    ] = None,
     follow: Annotated[
         str | None, _option("--follow", "D", "How often to read the topology and assign m-sets to agents.", MEASURED)
     ] = None,
@@ -79,7 +83,7 @@ def collect(
 
     given = {
         "listen": listen, "token_file": token_file, "certificate": certificate, "key": key, "segments": segment,
-        "topology": topology, "slow": slow, "store": store,
+        "topology": topology, "slow": slow, "slo": slo, "store": store,
         "nats": {"url": nats, "secret_file": nats_secret, "replicas": nats_replicas, "ca": ca, "insecure": insecure},
         "follow": {"every": follow, "upgraded": upgraded},
         "retain": dict(map(_pair, retain or ())),

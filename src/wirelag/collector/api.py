@@ -18,6 +18,7 @@ from wirelag.collector.forget import forget
 from wirelag.collector.listeners import News
 from wirelag.collector.loop import Collector
 from wirelag.collector.openapi import document, values_of
+from wirelag.collector.overview import Overview
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SUMMED, Kept, Row
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
@@ -39,8 +40,8 @@ Handler = Callable[[dict[str, Any]], Awaitable[Response]]
 class Api:
     """Serves requests from a collector's state."""
 
-    def __init__(self, collector: Collector, topology: Topology | None, slow: float) -> None:
-        self._of, self._fixed, self.slow = collector, topology, slow
+    def __init__(self, collector: Collector, topology: Topology | None, slow: float, overview: Overview) -> None:
+        self._of, self._fixed, self.slow, self.overview = collector, topology, slow, overview
 
     @property
     def _topology(self) -> Topology | None:
@@ -65,6 +66,7 @@ class Api:
             *(
                 Route(f"/api/v1/{name}", self._checked(f"/api/v1/{name}", handler))
                 for name, handler in (
+                    ("overview", self._overview),
                     ("segments", self._segments),
                     ("reports", self._reports),
                     ("status", self._status),
@@ -138,6 +140,10 @@ class Api:
 
     # ---- responses ----
 
+    async def _overview(self, values: dict[str, Any]) -> Response:
+        # With a thousand segments it takes tenths of a second: messages must not wait for it.
+        return Response(await asyncio.to_thread(self.overview.text), media_type="application/json")
+
     async def _segments(self, values: dict[str, Any]) -> Response:
         ends = {one.segment: one for one in self._of.rounds.segments}
         classes: dict[str, list[str]] = {name: [] for name in ends}
@@ -153,10 +159,11 @@ class Api:
                 "upstream": ends[name].upstream if name in ends else None,
                 "downstream": ends[name].downstream if name in ends else None,
                 "classes": keys,
-                "latest": await self._last(name, self._of.latest, Rank.UNSEEN),
-                "settled": await self._last(name, self._of.settled, Rank.ALONE),
+                "latest": await self._last(name, self._of.recent.latest, Rank.UNSEEN),
+                "settled": await self._last(name, self._of.recent.settled, Rank.ALONE),
             }
             for name, keys in sorted(classes.items())
+            if values.get("segment", name) == name
         ]
         return JSONResponse({"now": self._of.clock() / 1e9, "segments": found})
 
@@ -249,9 +256,10 @@ class Api:
 
     async def _events(self, values: dict[str, Any]) -> Response:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(self._stream(values.get("segment")), media_type="text/event-stream", headers=headers)
 
-    async def _stream(self) -> AsyncIterator[str]:
+    async def _stream(self, segment: str | None) -> AsyncIterator[str]:
+        """News of one segment, or of all; changes of the network in any case."""
         yield ": wirelag\n\n"
         listening = aiter(self._of.listeners.listen())
         waiting: asyncio.Future[News] | None = None
@@ -270,8 +278,10 @@ class Api:
                 if isinstance(said, TopologyChange):
                     yield f"event: topology\ndata: {json.dumps(said.to_json())}\n\n"
                     continue
-                plain = [{"segment": one.segment, "report": one.report} for one in said]
-                yield f"event: reports\ndata: {json.dumps(plain)}\n\n"
+                about = [one for one in said if segment in (None, one.segment)]
+                plain = [{"segment": one.segment, "report": one.report} for one in about]
+                if plain:
+                    yield f"event: reports\ndata: {json.dumps(plain)}\n\n"
         finally:
             if waiting is not None:
                 waiting.cancel()

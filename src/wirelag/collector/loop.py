@@ -26,6 +26,7 @@ from wirelag.collector.health import Apart, Health
 from wirelag.collector.listeners import Listeners, Said
 from wirelag.collector.metrics import InUse, Metrics
 from wirelag.collector.read_again import before, is_settled, other_halves
+from wirelag.collector.recent import Recent
 from wirelag.collector.store import Fenced, Kept, Store, next_of
 from wirelag.collector.tally import Tally
 from wirelag.collector.upkeep import Upkeep
@@ -80,8 +81,7 @@ class Collector:
         self.in_use: Callable[[], dict[str, InUse]] = dict  # the server knows
         self.upkeep = Upkeep(store, self.health, self.counted)
         self.inboxes: list[Inbox] = []
-        self.latest: dict[str, Kept] = {}  # by segment
-        self.settled: dict[str, Kept] = {}
+        self.recent = Recent()
         self._arrived: asyncio.Queue[Arrived] = asyncio.Queue(4 * BATCH)
         self._queued, self._taken = 0, asyncio.Event()  # bytes that wait, and whether some were taken
         self._asked: list[tuple[Inbox, asyncio.Queue[tuple[str, bytes]]]] = []  # asks waiting for each inbox
@@ -95,7 +95,7 @@ class Collector:
         self._by_point: dict[str, Inbox] = {}  # the inbox by which a point was last heard
         self._began_ns = steady()
         self._unsaved: list[Result] = []
-        self._trimmed_s = 0.0  # when `latest` and `settled` were, by a clock that is never set
+        self._trimmed_s = 0.0  # when `recent` was, by a clock that is never set
         self._pruner = ThreadPoolExecutor(1, "pruning")
         self._resumed = False
         self.is_shared = False  # with others, in one store (sharing.py):
@@ -136,8 +136,7 @@ class Collector:
     def no_longer(self, segments: Iterable[str]) -> None:
         """Show these no more, in the worker."""
         gone = set(segments)
-        self.latest = {name: one for name, one in self.latest.items() if name not in gone}
-        self.settled = {name: one for name, one in self.settled.items() if name not in gone}
+        self.recent.forget(gone)
         self.metrics.forget(gone)
 
     def give_up(self, segments: Iterable[str]) -> None:
@@ -312,12 +311,10 @@ class Collector:
         for one in kept:
             rank, before = one.result.rank, -1 if one.before is None else one.before
             if one.taken:
-                for known in (self.latest, self.settled) if rank >= Rank.ALONE else (self.latest,):
-                    last = known.get(one.result.segment)
-                    if last is None or one.result.interval >= last.result.interval:
-                        known[one.result.segment] = one
+                self.recent.take(one)
                 self.metrics.ready(one.result, now_ns)
             if rank >= Rank.ALONE > before:
+                self.recent.settle(one)
                 self.metrics.settled(one.result.segment, one.tally, one.result.interval)
                 self._apart.say(one.result.segment, one.tally)
             elif rank == Rank.FIRST and before == Rank.UNSEEN:
@@ -491,8 +488,7 @@ class Collector:
         if time.monotonic() - self._trimmed_s > PRUNE_S:
             self._trimmed_s = time.monotonic()
             names = {one.segment for one in self.rounds.segments}
-            self.latest = {name: one for name, one in self.latest.items() if name in names}
-            self.settled = {name: one for name, one in self.settled.items() if name in names}
+            self.recent.keep(names)
         return found
 
 

@@ -21,7 +21,8 @@ _SEGMENT: Final = ("segment", True, _NAME, "The segment's name, A>B for example.
 _FROM: Final = ("from", False, _TIME, "Not before this time, in seconds since 1970.")
 _TO: Final = ("to", False, _TIME, "Before this time, in seconds since 1970.")
 PARAMETERS: Final[Mapping[str, tuple[tuple[str, bool, Schema, str], ...]]] = {
-    "/api/v1/segments": (),
+    "/api/v1/overview": (),
+    "/api/v1/segments": (("segment", False, _NAME, "This one alone; default: all."),),
     "/api/v1/agents": (),
     "/api/v1/status": (),
     "/api/v1/reports": (
@@ -43,7 +44,7 @@ PARAMETERS: Final[Mapping[str, tuple[tuple[str, bool, Schema, str], ...]]] = {
         _TO,
         ("limit", False, {"type": "integer", "minimum": 1, "maximum": 1000}, "Latest changes; default: 20."),
     ),
-    "/api/v1/events": (),
+    "/api/v1/events": (("segment", False, _NAME, "Results of this one alone; default: of all."),),
 }
 FORGET: Final = "DELETE /api/v1/agents"
 DELETED: Final[Mapping[str, tuple[tuple[str, bool, Schema, str], ...]]] = {
@@ -183,7 +184,43 @@ _CHANGE: Final = _object(
         "rerouted": _said(_array(_TEXT), "Virtual links over other routers: not comparable with before."),
     }
 )
+_CI95: Final = _said({"type": "object", "additionalProperties": _BOUNDS}, "95% intervals of mean, p99 and loss.")
+_SHORT: Final = {
+    "type": "object",
+    "required": ["segment", "upstream", "downstream", "sites", "end"],
+    "properties": {
+        "segment": _TEXT,
+        "upstream": _MAYBE_TEXT,
+        "downstream": _MAYBE_TEXT,
+        "sites": _said({"type": ["array", "null"], "items": _TEXT}, "Where its two points are."),
+        "end": _said(_MAYBE_NUMBER, "Of its latest interval, in seconds since 1970; null without any: no figures."),
+        "length": _said(_NUMBER, "Of that interval."),
+        "covers": _said(_BOUNDS, "The time that figures cover: the last minute, or one longer interval."),
+        "mean": _MAYBE_NUMBER,
+        "p99": _MAYBE_NUMBER,
+        "loss": _MAYBE_NUMBER,
+        "ci95": _CI95,
+        "clock": _said(
+            _object({"error": _NUMBER, "synchronised": _TRUTH}) | {"type": ["object", "null"]},
+            "Null if no interval was seen by both points.",
+        ),
+        "unseen": _said(_COUNT, "Packets that captures dropped."),
+        "missed": _said(_COUNT, "Intervals that only one point saw."),
+        "reason": _said(_MAYBE_TEXT, "Why figures are missing."),
+        "verdict": _said(
+            {"type": ["string", "null"], "enum": ["missed", "unsure", "holds", None]},
+            "The worst of its objectives; null without objectives, or without their figures.",
+        ),
+        "objectives": _array(
+            _object({"objective": _TEXT, "bound": _NUMBER, "value": _MAYBE_NUMBER, "verdict": _MAYBE_TEXT})
+        ),
+    },
+}
 _ANSWERS: Final[Mapping[str, tuple[str, Schema]]] = {
+    "/api/v1/overview": (
+        "All segments, short: the figures of the last minute, judged by the operator's objectives.",
+        _object({"now": _NUMBER, "segments": _array(_SHORT)}),
+    ),
     "/api/v1/segments": (
         "Segments, each with its latest report and its latest settled one.",
         _object(

@@ -24,6 +24,8 @@ TAKEN: Final = {  # what is taken over, by the names in the file
     "key": "key",
     "client_ca": "client_ca",
     "slow_ns": "slow",
+    "objectives": "slo",
+    "sites": "sites",
     "limits": "limits",
     "most_named": "limits",
     "most_classes": "limits",

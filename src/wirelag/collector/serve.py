@@ -50,6 +50,8 @@ try:
     from wirelag.collector.following import pointed
     from wirelag.collector.loop import Collector
     from wirelag.collector.metrics import InUse
+    from wirelag.collector.objectives import Objectives
+    from wirelag.collector.overview import Overview, Sites
     from wirelag.collector.replies import Replies
     from wirelag.collector.requests import NamedProtocol
     from wirelag.collector.store import Store, StoreUnavailable
@@ -83,7 +85,9 @@ HEADERS: Final = (
 )  # fmt: skip
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[0-9a-zA-Z.-]+)(:\d{1,5})?")
 _CHARTS: Final = ("axes.js", "shapes.js", "tips.js", "charts.js", "charts.css")  # of every page
-_OWN: Final = ("page.js", "map.js", "page.css")
+OWN: Final = (
+    "view.js", "list.js", "map.js", "segments.js", "one.js", "network.js", "page.js", "page.css",
+)  # fmt: skip
 _TYPES: Final = {"js": "text/javascript", "css": "text/css"}
 
 
@@ -154,7 +158,9 @@ class Guard:
             return wrong(403, f"this token does not allow that: {why}") if why else None
         self._refused(request, "a wrong token" if given else "no token")
         if "text/html" in request.headers.get("accept", ""):
-            return HTMLResponse(_login_page(), 401, {"WWW-Authenticate": "Bearer"})
+            return HTMLResponse(
+                _login_page(request.scope["query_string"].decode("latin-1")), 401, {"WWW-Authenticate": "Bearer"}
+            )
         return wrong(401, "the token is missing or wrong")
 
     def _scope(self, given: str) -> str | None:
@@ -176,14 +182,15 @@ class Guard:
                         return wrong(413, "that is not a token")
         except TimeoutError:
             return wrong(408, "the token did not come in time")
-        given = parse_qs(body.decode(errors="replace")).get("token", [""])[0].strip()
+        fields = parse_qs(body.decode(errors="replace"))
+        given, view = (fields.get(name, [""])[0].strip() for name in ("token", "view"))
         scope = self._scope(given)
         if scope is None or refusal(scope, "GET", "/"):
             self._refused(request, "a wrong login")
-            return HTMLResponse(_login_page("That token is wrong."), 401, {"WWW-Authenticate": "Bearer"})
+            return HTMLResponse(_login_page(view, "That token is wrong."), 401, {"WWW-Authenticate": "Bearer"})
         self._admit(request, None, scope == READ)
         self._opened(request, scope)
-        answer, session = RedirectResponse("/", 303), opened_session(given, time.time())
+        answer, session = RedirectResponse(f"/?{view}".rstrip("?"), 303), opened_session(given, time.time())
         answer.set_cookie(COOKIE, session, max_age=SESSION_S, httponly=True, samesite="strict", secure=self._encrypted)
         return answer
 
@@ -194,7 +201,8 @@ def application(collector: Collector, settings: Settings, inbox: HttpInbox, desk
     if settings.topology is not None and settings.follow is None:
         topology = read_topology(settings.topology)
         topology = pointed(topology, settings.names) if settings.names else topology
-    api = Api(collector, topology, settings.slow_ns / 1e9)
+    overview = Overview(collector, Objectives(settings.objectives), Sites(settings.sites))
+    api = Api(collector, topology, settings.slow_ns / 1e9, overview)
     pages = [Route("/", _page), Route("/assets/{name}", _asset)]
     app = Starlette(routes=[*pages, *api.routes(), *inbox.routes()])
     told = desk.admit, desk.refused, desk.opened, desk.is_strange
@@ -207,7 +215,7 @@ async def _page(request: Request) -> Response:
 
 async def _asset(request: Request) -> Response:
     name = request.path_params["name"]
-    if name not in (*_CHARTS, *_OWN):
+    if name not in (*_CHARTS, *OWN):
         return Response("not found", 404, media_type="text/plain")
     text = asset(name) if name in _CHARTS else _text(name)
     return Response(text, media_type=_TYPES[name.rpartition(".")[2]], headers={"Cache-Control": "no-cache"})
@@ -217,9 +225,11 @@ def _text(name: str) -> str:
     return (resources.files("wirelag.collector") / name).read_text()
 
 
-def _login_page(problem: str = "") -> str:
+def _login_page(view: str, problem: str = "") -> str:
+    """The page that asks for a token; `view`: the query of the page that was wanted."""
     said = f'<p class="bad">{escape(problem)}</p>' if problem else ""
-    return _text("login.html").replace("<!-- problem -->", said)
+    wanted = f'<input name="view" type="hidden" value="{escape(view)}">'
+    return _text("login.html").replace("<!-- problem -->", said).replace("<!-- view -->", wanted)
 
 
 # ---- life cycle ----
@@ -417,6 +427,7 @@ async def _serve(
                 one.shutdown()  # when its request is done: whoever is still admitted connects again
         store.retain(new.retention)
         api.slow, quotas.limits = new.slow_ns / 1e9, new.limits
+        api.overview.judge_by(Objectives(new.objectives), Sites(new.sites))
         visitors.allow(new.limits.strangers, new.limits.connections)
         collector.in_use = partial(_in_use, collector, new, inbox, visitors)
         await collector.in_worker(rounds.allow, new.most_waiting, new.most_named, new.most_classes)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wirelag.collector.following import Follow
+from wirelag.collector.objectives import Objective
 from wirelag.collector.store import Retention, is_postgres
 from wirelag.collector.tokens import Tokens, tokens_of
 from wirelag.errors import WirelagError
@@ -78,6 +79,13 @@ def _names(value: Any) -> dict[str, str]:
     return {router: POINT.read(name) for router, name in value.items()}
 
 
+def _sites(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError(f'{value!r} is not a table: write {{ "fra-*" = "Frankfurt" }}')
+    return {points: TEXT.read(site) for points, site in value.items()}
+
+
+OBJECTIVES: Final = listed(Kind("`p99<20ms`, or `fra-*: loss<0.1%`", lambda value: Objective.parse(TEXT.read(value))))
 SEGMENTS: Final = listed(Kind("`A>B`, or a table", _ends))
 # fmt: off
 SCHEMA: Final = Schema((
@@ -92,6 +100,9 @@ SCHEMA: Final = Schema((
     Key("segments", SEGMENTS, None, "segments to measure", "--segment", "those that agents name"),
     Key("topology", TEXT, None, "for paths: a topology file of `wirelag plan`, or `ospf:`", "--topology"),
     Key("slow", duration("0s"), "1ms", "blame a segment of a path that adds more than this", "--slow"),
+    Key("slo", OBJECTIVES, None, "objectives of segments: the page is coloured by them", "--slo"),
+    Key("sites", Kind("table", _sites), None, "where points are: `{ \"fra-*\" = \"Frankfurt\" }`",
+        otherwise="their names up to the first `-` or `_`"),
     Key("names", Kind("table", _names), None, "agents of routers: `{ router = point }`"),
     Key("follow.every", duration("50ms"), "1s", "how often to read the topology and assign m-sets", "--follow"),
     Key("follow.overlap", duration("0s"), "30s", "how long to measure removed segments"),
@@ -147,6 +158,8 @@ class Settings:
     token_file: str | None = None
     lease_ns: int = 1_500_000_000
     replicas: int = 1
+    objectives: tuple[Objective, ...] = ()
+    sites: Mapping[str, str] = field(default_factory=dict)
     given: str = ""  # which settings were given, in words
 
     @property
@@ -210,6 +223,8 @@ class Settings:
             read["token_file"],
             read["share.lease"],
             read["nats.replicas"],
+            read["slo"] or (),
+            read["sites"] or {},
             read.stated(),
         )
 

@@ -149,9 +149,12 @@ function drawAcross(line, x, y, wide, tall, size) {
   const d = line.x === undefined ? `M0 ${y.at(line.y)}H${wide}` : `M${x.at(line.x)} 0V${tall}`;
   tint(group, line.colour);
   group.append(shape("path", {class: "line", d, ...dashes(line.dash || "dash")}));
-  if (line.text) group.append(shape("text", {x: x.at(line.x) + 5, y: size}, line.text));
+  if (line.text) group.append(shape("text", line.x === undefined ? besideLine(y.at(line.y), wide, size) : {x: x.at(line.x) + 5, y: size}, line.text));
   return group;
 }
+
+// At the right end, above the line if there is room.
+const besideLine = (up, wide, size) => ({x: wide - 6, y: up < size + 8 ? up + size + 2 : up - 5, "text-anchor": "end"});
 
 // ---- tooltips ----
 
@@ -205,11 +208,20 @@ function setZoom(chart, x, panel, y) {
   if (y) chart.zoom.y[panel] = y;
   leave(chart);
   drawChart(chart.place, chart.data);
+  chart.place.dispatchEvent(new CustomEvent("zoomed", {detail: chart.zoom.x || null}));  // what is shown of x
 }
 
 function resetZoom(chart) {
   chart.zoom = {y: {}};
   setZoom(chart);
+}
+
+// Show this part of x, or everything, as if it had been marked; nobody is told.
+function zoomChart({chart}, x) {
+  if (!chart) return;
+  chart.zoom = x ? {...chart.zoom, x} : {y: {}};
+  leave(chart);
+  drawChart(chart.place, chart.data);
 }
 
 function listenTo(chart) {
