@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,22 @@ def test_shells_complete_commands_options_and_values(tmp_path: Path) -> None:
     ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout == "server subnet\n"
     assert "name a shell: bash, zsh, fish" in command.wirelag("--completion", "tcsh", code=2).stderr
+
+
+# What completes a line in a shell without a terminal: fish can be asked, zsh asks the function that adds words.
+ASKED = {
+    "zsh": "compdef() :; {script}; compadd() { print -l -- ${@:2} }; words=(wirelag rtt --by s) CURRENT=4; _wirelag",
+    "fish": "{script}; complete -C 'wirelag rtt --by s'",
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_zsh_and_fish_complete_values(name: str, tool: Callable[[str], str], tmp_path: Path) -> None:
+    script = command.wirelag("--completion", name).stdout
+    asked = ASKED[name].replace("{script}", script)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    ran = subprocess.run([tool(name), "-c", asked], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert ran.stdout.split() == ["server", "subnet"], ran.stderr
 
 
 def test_version_and_wrong_words() -> None:

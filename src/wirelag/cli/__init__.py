@@ -17,28 +17,33 @@ if TYPE_CHECKING:
 
 GARBAGE = 50_000  # new objects until Python looks for garbage: loading a command makes fewer, and hardly any garbage
 COMMANDS = {
-    "From captures": {
+    "What is in a capture, and how slow is it?": {
         "info": "Show what is in a capture.",
         "rtt": "Measure round-trip delay.",
         "response": "Measure response latency.",
+        "report": "Write one page over many captures.",
+    },
+    "Where do packets wait between two points?": {
         "oneway": "Measure one-way delay, loss and reordering.",
         "cut": "Write synopses of a capture.",
         "flows": "Measure one-way delay of every flow.",
-        "report": "Write one page over many captures.",
     },
-    "In a network": {"path": "Find the segment that adds the delay.", "plan": "Plan where to measure."},
-    "Live": {
+    "Which part of a network is slow?": {
+        "path": "Find the segment that adds the delay.",
+        "plan": "Plan where to measure.",
+    },
+    "How slow is it now?": {
         "watch": "Measure live at an interface.",
         "agent": "Measure one point for a collector.",
         "collect": "Collect what agents measure, and serve it.",
         "balance": "Balance connections by response latency.",
     },
-    "About results": {
+    "Did it get slower? Are the figures right?": {
         "compare": "Compare two reports for what got slower.",
         "simulate": "Simulate captures with known delays.",
         "score": "Compare a report with the truth.",
     },
-    "About this machine": {"doctor": "Show what works on this machine."},
+    "What works on this machine?": {"doctor": "Show what works, and how to mend what does not."},
 }
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
 _HELP = """\

@@ -34,10 +34,14 @@ _wirelag() {
     found=(${(f)"$(wirelag --complete "${(@)words[2,CURRENT]}" 2>/dev/null)"})
     (( $#found )) && compadd -- $found || _files
 }
-compdef _wirelag wirelag
+[[ $funcstack[1] = _wirelag ]] && _wirelag "$@" || compdef _wirelag wirelag
 """,
     "fish": """\
-complete -c wirelag -a '(wirelag --complete (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
+function __wirelag
+    set -l found (wirelag --complete (commandline -opc)[2..] (commandline -ct) 2>/dev/null)
+    and test -n "$found"; and printf '%s\\n' $found; or __fish_complete_path (commandline -ct)
+end
+complete -c wirelag -f -a '(__wirelag)'
 """,
 }
 

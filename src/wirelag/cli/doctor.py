@@ -12,7 +12,7 @@ from wirelag.cli.run import conclude
 def doctor(
     output_format: Annotated[str, Option("--format", metavar="table|json", help="Output format.")] = "table",
 ) -> None:
-    """Show what works on this machine.
+    """Show what works, and how to mend what does not.
 
     It tries what captures, agents, the balancer and programs in the kernel need, and prints the line that mends what is
     missing. It changes nothing, and captures no packet.

@@ -19,6 +19,8 @@ State = Literal["yes", "limited", "no"]
 EXTRAS: Final = {  # the packages of an extra, and what it is for
     "tables": (("polars",), "Parquet files and data frames"),
     "live": (("nats", "prometheus_client", "starlette", "uvicorn"), "agents, collector and Prometheus"),
+    "scale": (("dask", "fsspec"), "--on: all cores, clusters, buckets"),
+    "postgres": (("psycopg",), "collect --store postgresql://"),
 }
 BPFFS: Final = "/sys/fs/bpf"
 JIT: Final = "/proc/sys/net/core/bpf_jit_enable"
