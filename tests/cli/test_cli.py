@@ -27,8 +27,8 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("rtt --help", set(), 150, 160),
     ("watch --help", set(), 160, 200),
     ("info CAPTURE", {"numpy"}, 90, 231),
-    ("rtt CAPTURE", {"numpy"}, 80, 207),
-    ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 90, 213),
+    ("rtt CAPTURE", {"numpy"}, 80, 208),
+    ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 90, 214),
     ("response CAPTURE", {"numpy"}, 86, 218),
 )
 RARE = {

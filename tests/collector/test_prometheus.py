@@ -38,16 +38,24 @@ NEEDED = pytest.mark.skipif(
 )
 
 
-def expressions() -> list[str]:
-    """All expressions of the dashboard, for every segment."""
-    board = json.loads((DEPLOY / "grafana.json").read_text())
-    found = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
-    return [expr.replace("$__rate_interval", "10m").replace("$segment", ".*") for expr in found]
+BOARDS = ("grafana.json", "grafana-watch.json")
 
 
-def test_the_dashboard_is_laid_out() -> None:
+def expressions(*boards: str) -> list[str]:
+    """All expressions of these dashboards, or of all of them, for every segment and interface."""
+    found = [
+        target["expr"]
+        for board in boards or BOARDS
+        for panel in json.loads((DEPLOY / board).read_text())["panels"]
+        for target in panel.get("targets", ())
+    ]
+    return [re.sub(r"\$(segment|interface)", ".*", expr.replace("$__rate_interval", "10m")) for expr in found]
+
+
+@pytest.mark.parametrize("board", BOARDS)
+def test_the_dashboard_is_laid_out(board: str) -> None:
     """Panels have different numbers and places, and each uses the chosen Prometheus."""
-    panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
+    panels = json.loads((DEPLOY / board).read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
     for panel in panels:

@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 from wirelag.cli.method import Direction
 from wirelag.cli.options import (
     ANSWER,
+    FLOW_FORMATS,
     METHOD,
     Captures,
     Cores,
+    Export,
+    FlowFormat,
     GroupMemory,
     Html,
     Interval,
     Ipv4Prefix,
     Ipv6Prefix,
     Output,
-    OutputFormat,
     Quiet,
     Tunnels,
+    check_flows,
     check_outputs,
     share_of,
     with_filter,
@@ -100,8 +103,9 @@ def flows(
         list[str] | None, Option(metavar="QUESTION", help="Exit with 3 unless this holds: mean<10ms.", panel=ANSWER)
     ] = None,
     html: Html = None,
-    output_format: OutputFormat = None,
+    output_format: FlowFormat = None,
     output: Output = None,
+    export: Export = None,
     cores: Cores = None,
     quiet: Quiet = False,
     fleet: Fleet | None = None,
@@ -111,7 +115,9 @@ def flows(
     The capture is from behind a queue. Delays are interpolated between sparse reference packets: STAMP packets that a
     sender injects before the queue, or packets that a second capture also holds.
     """
-    form = check_outputs(output_format, {"-o": output, "--html": html}, [*captures, *([upstream] if upstream else [])])
+    inputs = [*captures, *([upstream] if upstream else [])]
+    form = check_outputs(output_format, {"-o": output, "--html": html}, inputs, FLOW_FORMATS)
+    check_flows(form, export, listed=by in (None, "flow"))
     from wirelag.measure.flows import flows as measure
 
     result = measure(
@@ -141,4 +147,4 @@ def flows(
         progress=stoppable(quiet),
         on=fleet,
     )
-    conclude(result, form, output, html)
+    conclude(result, form, output, html, export)

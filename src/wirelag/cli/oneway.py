@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 from wirelag.cli.method import Direction, with_method
 from wirelag.cli.options import (
     ANSWER,
+    DELAY_FORMATS,
     METHOD,
     Above,
     Cores,
+    DelayFormat,
     GroupMemory,
     Html,
     Interval,
     Ipv4Prefix,
     Ipv6Prefix,
     Output,
-    OutputFormat,
     Questions,
     Quiet,
     Samples,
@@ -85,7 +86,7 @@ def oneway(
     ipv6_prefix: Ipv6Prefix = 48,
     above: Above = None,
     sla: Questions = None,
-    output_format: OutputFormat = None,
+    output_format: DelayFormat = None,
     output: Output = None,
     html: Html = None,
     samples: Samples = None,
@@ -98,7 +99,9 @@ def oneway(
     It compares captures of the same traffic at two points. More captures, in the order of the path, give a line for
     each segment. Clocks need not agree.
     """
-    form = check_outputs(output_format, {"-o": output, "--html": html, "--ask": ask, "--samples": samples}, points)
+    form = check_outputs(
+        output_format, {"-o": output, "--html": html, "--ask": ask, "--samples": samples}, points, DELAY_FORMATS
+    )
     if ask is not None:
         _ask(points, ask)
         return

@@ -14,14 +14,16 @@ from typing import Annotated, Any, Final
 from wirelag.cli.parser import Argument, Option, UsageError
 from wirelag.errors import WirelagError, need_polars
 from wirelag.measure.groups import FIGURES
-from wirelag.render.output import BINARY, WRITERS, form_of
+from wirelag.render.output import BINARY, OF_DELAYS, OF_FLOWS, WRITERS, form_of
 from wirelag.units import parse_share, parse_speed
 
 FILTERS = "Packets"
 ANSWER = "Report"
 METHOD = "Method"
 MANY = "Many captures"
-FORMATS = tuple(WRITERS)
+FORMATS = tuple(name for name in WRITERS if name not in OF_DELAYS)
+DELAY_FORMATS = tuple(name for name in WRITERS if name not in OF_FLOWS)
+FLOW_FORMATS = tuple(WRITERS)
 
 Captures = Annotated[
     list[str],
@@ -71,9 +73,12 @@ Questions = Annotated[
         panel=ANSWER,
     ),
 ]
-OutputFormat = Annotated[
-    str | None,
-    Option("--format", metavar="|".join(FORMATS), help="Output format; default: by the extension of -o, or table."),
+_FORMAT_HELP: Final = "Output format; default: by the extension of -o, or table."
+OutputFormat = Annotated[str | None, Option("--format", metavar="|".join(FORMATS), help=_FORMAT_HELP)]
+DelayFormat = Annotated[str | None, Option("--format", metavar="|".join(DELAY_FORMATS), help=_FORMAT_HELP)]
+FlowFormat = Annotated[str | None, Option("--format", metavar="|".join(FLOW_FORMATS), help=_FORMAT_HELP)]
+Export = Annotated[
+    str | None, Option("--export", metavar="ipfix+udp|tcp|tls://HOST:PORT", help="Send flows to a collector, too.")
 ]
 Output = Annotated[str | None, Option("-o", "--output", metavar="FILE", help="File to write.")]
 Html = Annotated[str | None, Option("--html", metavar="FILE", help="Write a page with charts, too; it works offline.")]
@@ -197,8 +202,8 @@ def check_outputs(
         raise UsageError(str(error), option="-o") from None
     one_of(form, forms, "--format")
     if form in BINARY and outputs.get("-o") is None:
-        raise WirelagError("cannot print Parquet on a terminal: name a file with -o")
-    if form in BINARY:
+        raise WirelagError(f"cannot print {BINARY[form]} on a terminal: name a file with -o")
+    if form == "parquet":
         need_polars("Parquet")
     return form
 
@@ -235,6 +240,19 @@ def _need_writable(path: str, option: str) -> None:
     if problem:
         why = os.strerror(problem)
         raise WirelagError(f"{path}: cannot write ({why}); choose another file with {option}")
+
+
+def check_flows(form: str, export: str | None, listed: bool) -> None:
+    """Raise a usage error if a format or a collector of flows is asked for, and no flows are listed."""
+    if not listed and (form in OF_FLOWS or export is not None):
+        raise UsageError("lists flows only with --by flow", option="--export" if export else "--format")
+    if export is not None:
+        from wirelag.transport.exports import Target
+
+        try:
+            Target.parse(export)
+        except ValueError as error:
+            raise UsageError(str(error), option="--export") from None
 
 
 def check_address(text: str) -> None:

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from wirelag.cli.options import (
     ANSWER,
+    DELAY_FORMATS,
     METHOD,
     Above,
     Captures,
     Cores,
+    DelayFormat,
     Force,
     GroupMemory,
     Html,
     Output,
-    OutputFormat,
     Questions,
     Quiet,
     Sort,
@@ -77,7 +78,7 @@ def response(
     top: Top = None,
     above: Above = None,
     sla: Questions = None,
-    output_format: OutputFormat = None,
+    output_format: DelayFormat = None,
     output: Output = None,
     html: Html = None,
     epochs_file: Annotated[
@@ -96,7 +97,7 @@ def response(
     enough (direct server return, asymmetric routes), even if encrypted. Without enough evidence it abstains.
     """
     outputs = {"-o": output, "--html": html, "--epochs": epochs_file, "--exchanges": exchanges}
-    form = check_outputs(output_format, outputs, captures)
+    form = check_outputs(output_format, outputs, captures, DELAY_FORMATS)
     if epochs_file:
         need_polars("Parquet")
     from wirelag.measure.response import response as measure

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from wirelag.cli.options import (
     ANSWER,
+    FLOW_FORMATS,
     METHOD,
     Above,
     Captures,
     Cores,
+    Export,
+    FlowFormat,
     Force,
     GroupMemory,
     Html,
@@ -17,13 +20,13 @@ from wirelag.cli.options import (
     Ipv4Prefix,
     Ipv6Prefix,
     Output,
-    OutputFormat,
     Questions,
     Quiet,
     Samples,
     Sort,
     Top,
     Tunnels,
+    check_flows,
     check_outputs,
     share_of,
     with_filter,
@@ -97,8 +100,9 @@ def rtt(
     ipv6_prefix: Ipv6Prefix = 48,
     above: Above = None,
     sla: Questions = None,
-    output_format: OutputFormat = None,
+    output_format: FlowFormat = None,
     output: Output = None,
+    export: Export = None,
     html: Html = None,
     samples: Samples = None,
     cores: Cores = None,
@@ -110,7 +114,8 @@ def rtt(
     This is the time from a request to its response, as both pass the capture point: TCP data and its acknowledgement,
     DNS, NTP, ping, the QUIC spin bit. The legs, to the server and to the client, are reported separately.
     """
-    form = check_outputs(output_format, {"-o": output, "--html": html, "--samples": samples}, captures)
+    form = check_outputs(output_format, {"-o": output, "--html": html, "--samples": samples}, captures, FLOW_FORMATS)
+    check_flows(form, export, listed=by == "flow")
     from wirelag.measure.rtt import rtt as measure
 
     result = measure(
@@ -141,4 +146,4 @@ def rtt(
         progress=stoppable(quiet),
         on=fleet,
     )
-    conclude(result, form, output, html)
+    conclude(result, form, output, html, export)

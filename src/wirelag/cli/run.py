@@ -66,8 +66,13 @@ def _group_memory(command: Callable[..., None]) -> inspect.Parameter:
     return inspect.Parameter("group_memory", inspect.Parameter.KEYWORD_ONLY, default=default, annotation=GroupMemory)
 
 
-def conclude(result: Result, output_format: str, output: str | None, html: str | None = None) -> None:
-    """Write a result; exit with 3 if an agreement does not hold, 2 if a capture was not read, 130 if ^C ended it."""
+def conclude(
+    result: Result, output_format: str, output: str | None, html: str | None = None, export: str | None = None
+) -> None:
+    """Write a result; exit with 3 if an agreement does not hold, 2 if a capture was not read, 130 if ^C ended it.
+
+    `export` is a collector of flows that gets it, too.
+    """
     from wirelag.cli.progress import STOP
     from wirelag.render.output import write_result
 
@@ -79,6 +84,12 @@ def conclude(result: Result, output_format: str, output: str | None, html: str |
     if html:
         result.to_html(html)
     write_result(result, output_format, output)
+    if export:
+        from wirelag.render.ipfix import Exporter
+        from wirelag.transport.exports import Target
+
+        target = Target.parse(export)
+        target.send(lambda most: Exporter(target.domain, most, target.refresh).messages(result))
     if STOP.stopped:
         raise SystemExit(130)
     if errors := getattr(result, "errors", []):

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from wirelag.measure.flow_rows import FlowRow
     from wirelag.packets.addresses import Direction
     from wirelag.packets.filters import Filter
+    from wirelag.render.flow_records import FlowRecord
     from wirelag.report import Report
     from wirelag.stats.sla import Mean
     from wirelag.synopses.flows import Flows
@@ -234,6 +235,11 @@ class FlowsResult(Result):
 
     def parts(self) -> Iterable[dict[str, Any]]:
         return (part.to_json() for part in [part for part, _ in self.intervals] or [self.report])
+
+    def flow_records(self) -> Iterator[FlowRecord]:
+        from wirelag.render.flow_records import of_flows
+
+        return of_flows(self.chosen.merged())
 
     def rows(self) -> list[dict[str, Any]]:
         return list(self.rows_table().rows())

@@ -14,7 +14,7 @@ from itertools import pairwise
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from wirelag.errors import SettingError, need_polars
+from wirelag.errors import SettingError, WirelagError, need_polars
 from wirelag.measure.groups import OTHER, told_apart
 from wirelag.measure.questions import Questions, Verdicts, failing_groups, with_groups
 from wirelag.stats.ranking import FEWEST, Few
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from wirelag.capture.source import Packets
     from wirelag.capture.table import Table
     from wirelag.measure.slowest import Slow
+    from wirelag.render.flow_records import FlowRecord
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.stats.over_time import Alike
@@ -110,6 +111,10 @@ class Result(ABC):
         """The rows as columns, in parts where there may be many."""
         yield self.rows_table()
 
+    def flow_records(self) -> Iterator[FlowRecord]:
+        """A record for each flow, for formats of flows; an error if no flows are listed."""
+        raise WirelagError(f"{self.command} lists no flows; rtt --by flow and flows do")
+
     def to_html(self, path: str | PathLike[str] | None = None) -> str:
         """The page; with a path, it is also written there."""
         page = self.page()
@@ -143,6 +148,7 @@ class Entry:
     verdicts: Verdicts = field(default_factory=Verdicts)
     legs: dict[str, Entry] = field(default_factory=dict)  # of round trips: to the server, to the client
     estimated: Entry | None = None  # of responses: estimates beside paired exchanges
+    words: Sequence[int] = ()  # of a group: what its key is made of
 
     def by_leg(self) -> dict[str, Entry]:
         """Both legs, and the figures that come first if they are of neither, or there is no leg."""

@@ -19,7 +19,7 @@ from wirelag.errors import SettingError
 from wirelag.measure.groups import Groups, other_note
 from wirelag.measure.questions import MOST_NAMED, Broken, Questions, with_groups
 from wirelag.measure.result import DelayResult, Entry, doubt
-from wirelag.measure.rtt_notes import counts_of, coverage_of, sent_again
+from wirelag.measure.rtt_notes import counts_of, coverage_of, sent_again, span_of
 from wirelag.measure.slowest import listed
 from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_of, share, size_bytes, within
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from wirelag.measure.points import Progress
     from wirelag.measure.rtt_heard import Cut, Heard
     from wirelag.packets.filters import Filter
+    from wirelag.render.flow_records import FlowRecord
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.synopses.connections import Connections
@@ -141,6 +142,7 @@ class RttResult(DelayResult):
     coverage: str = ""  # the last note
     asked: tuple[str, ...] = ()  # what was asked of all delays, in words
     broken: dict[str, Broken] = field(default_factory=dict)  # agreements that a group breaks
+    span_ns: tuple[int, int] | None = None  # the first and the last packet, where known
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each entry and leg."""
@@ -153,6 +155,13 @@ class RttResult(DelayResult):
         entries = self._entries()
         while some := [row for entry in islice(entries, ROWS_AT_ONCE) for row in _rows_of(entry)]:
             yield table_of(some, self.command)
+
+    def flow_records(self) -> Iterator[FlowRecord]:
+        from wirelag.render.flow_records import of_round_trips
+
+        if self.by != "flow":
+            raise SettingError("by", "must be flow for a format of flows: add --by flow")
+        return of_round_trips(self._each_group(), self.span_ns)
 
     def _entries(self) -> Iterator[Entry]:
         return chain((self.total, *self.intervals), self._each_group())
@@ -395,6 +404,7 @@ def measured(cuts: Iterable[Cut], heard: Heard, packets: Packets, settings: RttS
     if total.counts.get("too_long", 0):
         skipped["too_long"] = total.counts["too_long"]
     result.covering(packets.statistics.packets, skipped)
+    result.span_ns = span_of(packets)
     if not packets.statistics.packets:
         result.total.report = replace(result.report, reason="no packets")
     if grouping is not None:
@@ -421,6 +431,7 @@ class _Grouped:
         samples = self.delays.samples(group)
         samples.connections, samples.whole = self.connections, self.whole
         entry = self.entries.of("group", group.key, samples, self.connections if self.both else None)
+        entry.words = group.words
         if group.before:
             details = {**entry.report.details, "earlier_in_other": group.before}
             entry.report = replace(entry.report, details=details)
@@ -444,7 +455,9 @@ class _Grouped:
             held = np.stack([one.sums[:, 0] > 0 for one in legs], axis=1).tolist()
             for group, told, known in zip(groups, figures, held, strict=True):
                 whole = at_once and not group.before and [one is not None for one in told] == known
-                yield self.entries.small(group.key, told) if whole else self.entry(group)
+                entry = self.entries.small(group.key, told) if whole else self.entry(group)
+                entry.words = group.words
+                yield entry
             if len(groups) < len(some):
                 yield self.entry(self.delays.group(0))
 

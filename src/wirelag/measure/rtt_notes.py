@@ -26,6 +26,12 @@ def counts_of(packets: Packets, total: Samples) -> dict[str, int]:
     return counts | {_COUNTED.get(name, name): n for name, n in total.counts.items()}
 
 
+def span_of(packets: Packets) -> tuple[int, int] | None:
+    """The times of the first and the last packet, where known."""
+    first, last = (getattr(packets.statistics, name, None) for name in ("first_ns", "last_ns"))
+    return None if first is None or last is None else (first, last)
+
+
 def coverage_of(packets: Packets, total: Samples) -> str:
     """Coverage, as a sentence."""
     statistics, delays = packets.statistics, total.distribution()

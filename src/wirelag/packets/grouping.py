@@ -21,8 +21,8 @@ from wirelag.packets.heaviest import Heaviest
 By = Literal["flow", "client", "server", "subnet", "port", "prefix", "dscp"]
 OTHER: Final = 1  # tag of groups that did not fit; 0 means no group
 OTHER_KEY: Final = "other"
-_FLOW_WORDS: Final = 6  # of a flow's key, client, server and ports
-_PING: Final = 1 << 63  # in place of ports: the rest is an identifier
+_FLOW_WORDS: Final = 6  # of a flow's key, client, server, protocol and ports
+PING: Final = 1 << 63  # in place of ports: the rest is an identifier
 
 Ints = npt.NDArray[Any]
 
@@ -157,9 +157,9 @@ class Grouping:
                 np.where(from_server, one[rows], other[rows]).astype(np.uint64)
                 for one, other in ((packets.dst_port, packets.src_port), (packets.src_port, packets.dst_port))
             )
-            found[:, 5] = client << np.uint64(16) | server
+            found[:, 5] = packets.protocol[rows].astype(np.uint64) << np.uint64(32) | client << np.uint64(16) | server
             if (pings := np.flatnonzero(packets.kind[rows] == Kind.ICMP)).size:  # they have an identifier, and no ports
-                found[pings, 5] = np.uint64(_PING) | packets.transaction[rows[pings]]
+                found[pings, 5] = np.uint64(PING) | packets.transaction[rows[pings]]
         elif self.by == "dscp":
             found[:, 0] = packets.dscp[rows]
         elif self.by == "prefix":
@@ -193,9 +193,9 @@ class Grouping:
         if self.by == "prefix":
             return f"{self._network(*words[:2])} > {self._network(*words[2:4])}"
         client, server = to_address(*words[1:3]), to_address(*words[3:5])
-        if words[5] & _PING:
-            return f"{client} > {server} icmp {words[5] ^ _PING}"
-        return f"{_end(client, words[5] >> 16)} > {_end(server, words[5] & 0xFFFF)}"
+        if words[5] & PING:
+            return f"{client} > {server} icmp {words[5] ^ PING}"
+        return f"{_end(client, words[5] >> 16 & 0xFFFF)} > {_end(server, words[5] & 0xFFFF)}"
 
     def _network(self, high: int, low: int) -> str:
         address = to_address(high, low)

@@ -1,4 +1,4 @@
-"""Results as a table, JSON, JSON lines, CSV or Parquet, on standard output or in a file."""
+"""Results as a table, JSON, JSON lines, CSV, Parquet and formats of other programs, on standard output or in a file."""
 
 from __future__ import annotations
 
@@ -69,15 +69,38 @@ def _parquet(result: Result, out: IO[bytes]) -> None:
     result.to_polars().write_parquet(out)
 
 
+def _openmetrics(result: Result, out: IO[str]) -> None:
+    from wirelag.render.openmetrics import text
+
+    out.writelines(text(result))
+
+
+def _ipfix(result: Result, out: IO[bytes]) -> None:
+    from wirelag.render.ipfix import Exporter
+
+    out.writelines(Exporter().messages(result))
+
+
+def _zeek(result: Result, out: IO[str]) -> None:
+    from wirelag.render.zeek import lines
+
+    out.writelines(lines(result.flow_records()))
+
+
 WRITERS: Final[dict[str, Callable[[Result, IO[Any]], None]]] = {
     "table": _table,
     "json": _json,
     "jsonl": _json_lines,
     "csv": _csv,
     "parquet": _parquet,
+    "openmetrics": _openmetrics,
+    "ipfix": _ipfix,
+    "zeek": _zeek,
 }
 """Each format, and what writes a result in it: a new one is a function and a line here."""
-BINARY: Final = ("parquet",)
+BINARY: Final = {"parquet": "Parquet", "ipfix": "IPFIX"}
+OF_FLOWS: Final = ("ipfix", "zeek")  # formats that need flows
+OF_DELAYS: Final = ("openmetrics", *OF_FLOWS)  # formats that need delays
 TABLES: Final = ("txt", "log")  # extensions of tables
 
 
@@ -105,7 +128,7 @@ NARROWEST: Final = 60  # columns that a table needs
 def write_result(result: Result, form: str, path: str | None) -> None:
     """Print or write a result in one of the formats."""
     if form in BINARY and path is None:
-        raise WirelagError("cannot print Parquet on a terminal: name a file with -o")
+        raise WirelagError(f"cannot print {BINARY[form]} on a terminal: name a file with -o")
     with opened(path, binary=form in BINARY) as out:
         WRITERS[form](result, out)
 

@@ -20,7 +20,7 @@ delays; a twelfth of the memory finds them (kernels/groups.h).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -55,6 +55,7 @@ class Group:
     tag: int
     key: str
     before: int = 0
+    words: Sequence[int] = ()  # what its name is made of
 
 
 @dataclass(slots=True)
@@ -160,7 +161,8 @@ class GroupDelays(Grouping):
         if not place:
             return Group(0, OTHER, OTHER_KEY)
         record = self._records(place)[0]
-        return Group(place, int(record[_TAG]), self.name(record[:_KEY].tolist()), int(record[_BEFORE]))
+        words = record[:_KEY].tolist()
+        return Group(place, int(record[_TAG]), self.name(words), int(record[_BEFORE]), words)
 
     def _records(self, places: int | npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
         """A row for each of these groups."""
@@ -214,7 +216,7 @@ class GroupDelays(Grouping):
         """The groups at these places, of which none is "other", and their delays by leg."""
         records = self._records(places)
         found = zip(places.tolist(), records[:, : _BEFORE + 1].tolist(), strict=True)
-        groups = [Group(place, words[_TAG], self.name(words[:_KEY]), words[_BEFORE]) for place, words in found]
+        groups = [Group(place, words[_TAG], self.name(words), words[_BEFORE], words) for place, words in found]
         return groups, self._legs(places, records)
 
     def tags_and_before(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
