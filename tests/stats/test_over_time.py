@@ -209,6 +209,15 @@ def test_independent_delays_have_about_the_usual_interval(count: int) -> None:
     assert hits / len(widths) >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / 200)
 
 
+def test_independent_skewed_delays_are_not_taken_for_a_calm_queue() -> None:
+    """Of 150 the interval is hardly wider than chance makes it; of 60, which may as well be a calm queue's, it is."""
+    rng, longer = np.random.default_rng(4), []
+    for count in (150, 60):
+        ends = [mean_interval(sample(5 + rng.exponential(1.0, count))) for _ in range(40)]
+        longer.append(np.median([high - 6 for _, high in filter(None, ends)]))
+    assert longer[0] < 0.35 < 2 < longer[1]
+
+
 def test_why_there_is_no_interval() -> None:
     few = sample(np.arange(FEWEST_DELAYS - 1.0))
     assert few.why_no_interval() == "fewer than 32 delays do not show how they vary over time"

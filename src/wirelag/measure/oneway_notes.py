@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from wirelag.measure.result import Entry
     from wirelag.synopses.crossing import Crossing
 
-EDGES: Final = "an edge parts copies of a packet, or a late packet from its row"
+EDGES: Final = "an edge parts copies, which the total cannot tell apart, or a late packet from its row"
 
 
 def explanations(measured: MeasuredPair) -> list[str]:

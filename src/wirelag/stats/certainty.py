@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wirelag.stats.distribution import Z95
 from wirelag.stats.over_time import (
-    MISSED,
     Bounds,
     Chance,
     Error,
@@ -111,9 +110,8 @@ class Certainty:
     @cached_property
     def _chance(self) -> Chance:
         times = self._sources.times
-        higher = times.over.higher if times and times.over else 0.0
-        samples = self._delays.effective_samples
-        return Chance(self._alone or 0.0, self._delays.skewness, samples, higher, MISSED / max(samples, 1.0))
+        higher, missed = (times.over.higher, times.over.missed) if times and times.over else (0.0, 0.0)
+        return Chance(self._alone or 0.0, self._delays.skewness, self._delays.effective_samples, higher, missed)
 
     def quantile_ci_ns(self, q: float) -> Bounds | None:
         """The interval of a quantile."""

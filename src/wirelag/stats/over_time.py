@@ -16,8 +16,8 @@ Law of calm: a queue with 95% load stays alike for some 800 packets, and is calm
 delays as skewed as waits count for (n / (n + 800))^1.5 of the returns that they show: 300 of them must show 18 returns
 instead of 2.5, 1,000 of them 6, 10,000 hardly more. A short recording of such a queue may not be skewed: where 32
 delays or more make one stretch, half of it holds. And however steady they look, the interval is at least as long
-upwards as (170 / n)^2 of what lies above the floor: 2.9 times as much for 100 delays, a third for 300, 3% for 1,000. So
-the interval of few skewed delays is too wide if they are independent.
+upwards as (170 / n)^2 of what lies above the floor: 2.9 times as much for 100 delays, a third for 300, 3% for 1,000.
+None of this holds for 100 delays or more that follow each other no more than by chance.
 
 Law of errors: n delays that are alike count for fewer than n. In order of time they are put into at most 128 batches of
 the same size. Their slowest cosines tell how much the mean varies, and how slowly (slow_levels.py). Batches of
@@ -65,6 +65,8 @@ STRETCHES: Final = 2.0  # independent stretches that give an interval
 RETURNS: Final = 2.5  # of a queue to its floor; one in 20 recordings of a random walk seems to have as many
 CALM: Final = 800.0  # delays for which a busy queue stays alike
 LONG_ALIKE: Final = 32.0  # delays of one stretch: so many may be a part of that time, skewed or not
+SHOW: Final = 100  # delays that show whether they follow each other
+FOLLOW: Final = 0.15  # correlation of neighbours from which on delays may wait for each other
 MISSED: Final = 170.0  # delays that may have missed as much again as they show above the floor
 OF_A_ROW: Final = 4.0  # the same, for a part of a whole
 MANY: Final = 1024  # delays, among which it does not matter that some came together
@@ -101,7 +103,7 @@ class Chance(NamedTuple):
     skewness: float  # of single delays
     samples: float  # how many independent ones
     higher: float = 0.0  # by how much the mean may lie higher at least, if delays are like waits (OverTime)
-    missed: float = 0.0  # MISSED / samples: delays that seem steady may have missed as much (law of calm)
+    missed: float = 0.0  # the same if they seem steady
 
 
 class Alike(NamedTuple):
@@ -128,6 +130,7 @@ class OverTime(NamedTuple):
     level: float = 0.0  # the variance of the mean by a level that changes
     returns: float = math.inf  # to the floor, if the level is that of a queue
     higher: float = 0.0  # by how much the mean may lie higher then
+    missed: float = 0.0  # by which share waits may be longer than delays that seem steady show (law of calm)
 
 
 def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
@@ -150,12 +153,20 @@ def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
     # Not np.quantile, which loads masked arrays.
     reach = -float(np.interp(LOWEST * (batches - 1), np.arange(batches), np.sort(means)))
     skewness = float((means**3).mean() / (means**2).mean() ** 1.5)
+    follow = _follow(apart) if samples >= SHOW else 1.0
     found, freedom = slowness(powers, batches, reach * whole / batches), float(len(powers))
     error = found.half / half95(freedom) / whole, freedom
     alike = min(max(2 * skewness / SKEWED, 0.0), 1.0)  # batches of noise are not skewed, whatever delays are
-    returns = found.returns / (1 + CALM / samples * _maybe_calm(skewness, found.stretches, samples)) ** 1.5
+    calm = follow * _maybe_calm(skewness, found.stretches, samples)
+    returns = found.returns / (1 + calm * CALM / samples) ** 1.5
     higher = max(0.0, reach) * alike * found.part * _inverse(returns)
-    return OverTime(error, found.stretches, found.level / whole**2, returns, higher)
+    return OverTime(error, found.stretches, found.level / whole**2, returns, higher, follow * (MISSED / samples) ** 2)
+
+
+def _follow(apart: Floats) -> float:
+    """How far batches follow each other, from 0, no more than by chance, to 1."""
+    correlation = float(apart[1:] @ apart[:-1]) / float(apart @ apart) - 0.5 / math.sqrt(len(apart))
+    return min(max(correlation / FOLLOW, 0.0), 1.0)
 
 
 def _maybe_calm(skewness: float, stretches: float, samples: int) -> float:
@@ -342,7 +353,7 @@ def bounds(value: float, error: Error, above: float | None = None, chance: Chanc
 
 def _missed(chance: Chance) -> float:
     """By which share waits may be longer on average than a short recording shows."""
-    return chance.missed**2 * min(max(chance.skewness / SKEWED, 0.0), 1.0)
+    return chance.missed * min(max(chance.skewness / SKEWED, 0.0), 1.0)
 
 
 def _longer(half: float, above: float, by_chance: float, skewness: float) -> tuple[float, float]:

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.stats.distribution import Z95, Distribution, halfway, place_of
 from wirelag.stats.over_time import (
-    MISSED,
     NOT_ALIKE,
     STRETCHES,
     Alike,
@@ -157,8 +156,8 @@ class DelaySample:
         apart, samples = self.delays_ns - self.delays_ns.mean(), self.effective
         std_ns = math.sqrt(float(apart @ apart) / len(self))
         skewness = float((apart * apart) @ apart) / len(self) / std_ns**3 if std_ns else 0.0
-        higher = over.higher if over else 0.0
-        return Chance(std_ns / math.sqrt(samples), skewness, samples, higher, MISSED / max(samples, 1.0))
+        higher, missed = (over.higher, over.missed) if over else (0.0, 0.0)
+        return Chance(std_ns / math.sqrt(samples), skewness, samples, higher, missed)
 
     def _wider(self) -> float:
         """How many times as wide the interval of the mean is as that of independent delays."""
