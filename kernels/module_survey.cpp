@@ -1,8 +1,9 @@
 /* What a capture holds: checks arrays, releases the GIL and loops over survey.h. */
 #include <algorithm>
 #include <stdexcept>
+#include <vector>
 
-#include "arrays.hpp"
+#include "decoder.hpp"
 #include "module.hpp"
 
 extern "C" {
@@ -34,28 +35,20 @@ class Survey {
         Values<u64> flow_key{packets, "flow_key", rows};
         Values<u16> src_port{packets, "src_port", rows}, dst_port{packets, "dst_port", rows}, flag{packets, "flags", rows};
         Values<u8> kind{packets, "kind", rows}, message{packets, "message", rows};
-        size_t many = kinds.shape(0);
-        u64 *of_kind = kinds.data(), *of_flag = flags.data();
-        const u8 *ranks = port_ranks();
 
-        if (many <= WL_STAMP || flags.shape(0) != flag_bits)
-            throw std::invalid_argument("there must be a count for each kind and flag");
-        nb::gil_scoped_release release;
-        for (size_t i = 0; i < rows; i++) {
-            of_kind[std::min<size_t>(kind[i], many - 1)]++;
-            for (size_t bit = 0; bit < flag_bits; bit++)
-                of_flag[bit] += flag[i] >> bit & 1;
-        }
-        for (size_t i = 0; i < rows; i++) {
-            if (i + ahead < rows) {
-                u64 place = wl_home(&known, flow_key[i + ahead]);
+        add_rows(rows, kinds, flags,
+            [&](size_t i) -> Row { return {flow_key[i], src_port[i], dst_port[i], flag[i], kind[i], message[i]}; });
+    }
 
-                __builtin_prefetch(&known.keys[place]);
-                __builtin_prefetch(&known.facts[place], 1);
-            }
-            if (!(flag[i] & WL_LATER))
-                add(flow_key[i],
-                    wl_facts(flag[i], kind[i], message[i], src_port[i], dst_port[i], ranks[src_port[i]], ranks[dst_port[i]]));
+    /* The same for decoded rows. */
+    void observe_rows(const Decoder &decoder, Room<u64> kinds, Room<u64> flags)
+    {
+        for (unsigned part = 0; part < decoder.parts.size(); part++) {
+            const Parts::Rows &rows = decoder.parts.rows(part, 0);
+
+            add_rows(rows.size(), kinds, flags, [&](size_t i) -> Row {
+                return {rows[i].flow_key, rows[i].src_port, rows[i].dst_port, rows[i].flags, rows[i].kind, rows[i].message};
+            });
         }
     }
 
@@ -104,6 +97,43 @@ class Survey {
     }
 
   private:
+    struct Row {
+        u64 flow_key;
+        u16 src_port, dst_port, flags;
+        u8 kind, message;
+    };
+
+    template <typename Get> void add_rows(size_t rows, Room<u64> &kinds, Room<u64> &flags, const Get &row)
+    {
+        size_t many = kinds.shape(0);
+        u64 *of_kind = kinds.data(), *of_flag = flags.data();
+        const u8 *ranks = port_ranks();
+        std::vector<u64> low(256), high(256); /* packets by either byte of their flags */
+
+        if (many <= WL_STAMP || flags.shape(0) != flag_bits)
+            throw std::invalid_argument("there must be a count for each kind and flag");
+        nb::gil_scoped_release release;
+        for (size_t i = 0; i < rows; i++) {
+            const Row now = row(i);
+
+            if (i + ahead < rows) {
+                u64 place = wl_home(&known, row(i + ahead).flow_key);
+
+                __builtin_prefetch(&known.keys[place]);
+                __builtin_prefetch(&known.facts[place], 1);
+            }
+            of_kind[std::min<size_t>(now.kind, many - 1)]++;
+            low[now.flags & 255]++;
+            high[now.flags >> 8]++;
+            if (!(now.flags & WL_LATER))
+                add(now.flow_key, wl_facts(now.flags, now.kind, now.message, now.src_port, now.dst_port, ranks[now.src_port],
+                                      ranks[now.dst_port]));
+        }
+        for (size_t bit = 0; bit < flag_bits; bit++)
+            for (size_t value = 0; value < 256; value++)
+                of_flag[bit] += value >> bit % 8 & 1 ? (bit < 8 ? low : high)[value] : 0;
+    }
+
     void allocate(u64 places)
     {
         keys = zeroed<u64>(places);
@@ -160,6 +190,7 @@ void add_survey(nb::module_ &m)
     nb::class_<Survey>(m, "Survey", "What packets show about their conversations.")
         .def(nb::init<u64>(), "most"_a)
         .def("observe", &Survey::observe, "packets"_a, "kinds"_a, "flags"_a, "Add packets; count them by kind and flag.")
+        .def("observe_rows", &Survey::observe_rows, "decoder"_a, "kinds"_a, "flags"_a, "Add decoded rows, of all packets.")
         .def("merge", &Survey::merge, "other"_a, "Add the conversations of another.")
         .def("merge_saved", &Survey::merge_saved, "keys"_a, "facts"_a, "level"_a, "Add conversations of another.")
         .def("conversations", &Survey::conversations, "keys"_a, "facts"_a, "Fill the arrays with all conversations.")

@@ -22,9 +22,10 @@ from tests.support.captures import (
     section,
 )
 from tests.support.simulated_captures import write_simulation
-from wirelag import rtt
-from wirelag.capture import undecoded
+from wirelag import info, rtt
+from wirelag.capture import files, undecoded
 from wirelag.errors import WirelagError
+from wirelag.measure import trial
 from wirelag.sim import Scenario, simulate
 
 OPTIONS: tuple[dict[str, Any], ...] = (
@@ -123,6 +124,16 @@ def test_compressed_captures_whole_and_cut(capture: Path, tmp_path: Path, ending
     said, warnings, _ = json.loads(check(path))
     assert bool(warnings) == bool(cut)
     assert said["samples"] > 100
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_info_of_more_packets_than_it_tries_commands_on(capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "MOST_TRIED", 500)
+    told = [info(capture, cores=cores).to_dict() for cores in (1, 2, 3)]
+    monkeypatch.setattr(files, "one_file", lambda _: None)
+    by_batches = info(capture, cores=1).to_dict()
+    assert told == [by_batches] * 3
+    assert by_batches["packets"] == sum(by_batches["kinds"].values()) == 4_000
 
 
 @pytest.mark.usefixtures("short_blocks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -94,6 +95,14 @@ class Capture:
         parts = [file.progress for file in self.files]
         known = [part for part in parts if part is not None]
         return sum(known) / len(parts) if len(known) == len(parts) else None
+
+
+def one_file(packets: object) -> CaptureFile | None:
+    """The file that packets are from, if there is one, and it is no pipe."""
+    if not isinstance(packets, Capture) or len(packets.files) > 1:
+        return None
+    file = packets.files[0]
+    return None if file.follow or file.path == STANDARD_INPUT or not os.path.isfile(file.path) else file
 
 
 def _first_ns(path: str) -> int | None:

@@ -172,6 +172,7 @@ class CaptureFile:
 
     def new_reader(self) -> _kernels.Reader:
         """What decodes it from the beginning, and counts."""
+        self._counted = None
         wanted = self.packet_id or PacketId(flow=False, length=False, ip_id=False, transport=False, prefix=0)
         self._reader = _kernels.Reader(
             tunnels=self.tunnels,

@@ -17,9 +17,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.capture.ahead import ahead
-from wirelag.capture.files import Capture
 from wirelag.capture.pcap import Pieces
-from wirelag.capture.streams import STANDARD_INPUT
 
 if TYPE_CHECKING:
     from wirelag.capture.pcap import CaptureFile, CaptureStatistics
@@ -140,11 +138,3 @@ def _from_pieces(pieces: Iterator[Memory]) -> Fill:
         return start - begun
 
     return fill
-
-
-def one_file(packets: object) -> CaptureFile | None:
-    """The file that packets are from, if there is one, and it is no pipe."""
-    if not isinstance(packets, Capture) or len(packets.files) > 1:
-        return None
-    file = packets.files[0]
-    return None if file.follow or file.path == STANDARD_INPUT or not os.path.isfile(file.path) else file

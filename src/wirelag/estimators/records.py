@@ -1,6 +1,6 @@
 """A meter for records that are not decoded yet: threads decode them into rows, which a method takes without batches.
 
-Law: the samples are those of the method's meter for packet batches. Of the slowest, rows are decoded once more and
+Law: what the method finds is what it finds in packet batches. Of the slowest samples, rows are decoded once more and
 handed to `slowest`. Memory: the rows of one block of records (`capture.undecoded`).
 """
 
@@ -13,8 +13,7 @@ import numpy as np
 from wirelag import _kernels
 from wirelag.estimators.matchers import MATCHERS
 from wirelag.packets.batch import Block, PacketBatch
-from wirelag.packets.intervals import Interval
-from wirelag.synopses.samples import LEGS, MIXED, SampleBatch, Samples
+from wirelag.synopses.samples import LEGS, MIXED, SampleBatch
 
 if TYPE_CHECKING:
     from wirelag.capture.undecoded import Records
@@ -32,14 +31,11 @@ class RowsMeter(Protocol):
     def observe_rows(self, decoder: _kernels.Decoder, packets: int) -> None:
         """Take what was decoded last, of this number of packets."""
 
-    def cut(self, interval: Interval) -> Samples:
-        """All samples."""
-
 
 class RecordsMeter:
     """Decodes records, and hands them to a method's meter."""
 
-    def __init__(self, meter: RowsMeter, threads: int, slowest: Slowest, leg: str) -> None:
+    def __init__(self, meter: RowsMeter, threads: int, slowest: Slowest, leg: str = MIXED) -> None:
         self._meter, self._decoder = meter, _kernels.Decoder(threads)
         self._slowest, self._legs = slowest, 1 << LEGS.index(leg) if leg in LEGS else 3
         rows = _kernels.BATCH_ROWS
@@ -65,7 +61,3 @@ class RecordsMeter:
                 batch = PacketBatch.in_memory(self._memory, slow, (Block(records.name, records.base, records.data),))
                 rows = np.arange(slow, dtype=np.uint32)
                 slowest.of_leg(MIXED, batch, SampleBatch(rows, delays_ns, legs, MATCHERS, kinds))
-
-    def cut(self, interval: Interval) -> Samples:
-        """All samples."""
-        return self._meter.cut(interval)

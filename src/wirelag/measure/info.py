@@ -138,6 +138,7 @@ class Looking:
 
     def survey(self, path: str, name: str, progress: Progress = iter) -> Surveyed:
         """Read one capture."""
+        from wirelag.capture.files import one_file
         from wirelag.measure.survey import Survey
         from wirelag.measure.trial import try_commands
         from wirelag.twopoint.sketch import Sighting
@@ -145,7 +146,10 @@ class Looking:
         survey, sighting = Survey(with_ids=self.captures > 1), Sighting() if self.captures == 2 else None
         observers = [survey.observe, *([sighting.observe] if sighting else [])]
         capture = self.capture(path, name)
-        trial = try_commands(capture, observers, progress)
+        file = one_file(capture) if self.captures == 1 else None
+        trial = try_commands(capture, observers, progress, only_first=file is not None)
+        if file is not None and not trial.whole:
+            survey = Survey.of_file(file, self.cores, progress)
         return Surveyed(path, capture, survey, trial, sighting)
 
 

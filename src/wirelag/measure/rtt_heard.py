@@ -81,8 +81,8 @@ class Heard:
 
         Where nobody else asks for packets, those of a file are decoded and matched at once, on all cores.
         """
+        from wirelag.capture.files import one_file
         from wirelag.capture.source import Listening
-        from wirelag.capture.undecoded import one_file
 
         asked = sinks or self.timeline or self.groups is not None or self.connections is not None
         if not asked and not settings.interval_ns and (file := one_file(packets)):
@@ -97,11 +97,12 @@ class Heard:
         from wirelag.packets.intervals import Interval
 
         threads, whole = min(settings.cores, MOST_THREADS), Interval(0, 0)
-        meter = RecordsMeter(settings.estimator().rows_meter(threads), threads, self.slowest, settings.ranked)
+        rows = settings.estimator().rows_meter(threads)
+        meter = RecordsMeter(rows, threads, self.slowest, settings.ranked)
         shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
         for records in shown(Undecoded(file, meter.read, threads)):
             meter.observe(records)
-        return whole, meter.cut(whole), None
+        return whole, rows.cut(whole), None
 
     def cuts(
         self, meter: MatchMeter | FridgeMeter, batches: Iterable[PacketBatch], settings: RttSettings

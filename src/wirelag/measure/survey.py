@@ -6,13 +6,19 @@ A flow key is a hash, so the rest is an even sample, and counts are scaled up.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.packets.batch import Flag, Kind, PacketBatch
+
+if TYPE_CHECKING:
+    from wirelag.capture.pcap import CaptureFile
+    from wirelag.capture.undecoded import Records, Undecoded
+    from wirelag.measure.points import Progress
 
 MOST_CONVERSATIONS: Final = 1 << 20
 MOST_IDS: Final = 1 << 12
@@ -73,6 +79,26 @@ class Survey:
         self._kernel.observe(packets, self._kinds, self._flags)
         if self.with_ids:
             self.ids = np.union1d(self.ids, packets.packet_id)[:MOST_IDS]
+
+    all_rows, sharded = True, False
+
+    def observe_rows(self, decoder: _kernels.Decoder, packets: int) -> None:
+        """Add what was decoded last."""
+        self._kernel.observe_rows(decoder, self._kinds, self._flags)
+
+    @classmethod
+    def of_file(cls, file: CaptureFile, cores: int, progress: Progress) -> Survey:
+        """The survey of all packets of a file, without their ids and without batches."""
+        from wirelag.capture.undecoded import Undecoded
+        from wirelag.estimators.records import MOST_THREADS, RecordsMeter
+        from wirelag.synopses.slowest import Slowest
+
+        survey, threads = cls(), min(cores, MOST_THREADS)
+        meter = RecordsMeter(survey, threads, Slowest(0))
+        shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
+        for records in shown(Undecoded(file, meter.read, threads)):
+            meter.observe(records)
+        return survey
 
     def merge(self, other: Survey) -> None:
         """Add the survey of another capture."""

@@ -61,21 +61,26 @@ class Trial:
 
 
 class _FirstPackets:
-    """The first packets of a capture; observers see all of them."""
+    """The first packets of a capture; observers see all of them, unless only the first are read."""
 
-    def __init__(self, capture: Capture, observers: Sequence[Observer], progress: Progress, memory: int) -> None:
+    def __init__(
+        self, capture: Capture, observers: Sequence[Observer], progress: Progress, memory: int, only_first: bool
+    ) -> None:
         from wirelag.measure.rtt import RttSettings
 
         self._capture, self._observers, self._progress = capture, observers, progress
         self.round_trips = RttSettings(table_memory=memory or RttSettings().table_memory).estimator().meter("tap")
         self.rows, self.whole, self.read = 0, True, False
+        self._only_first = only_first
 
     def __iter__(self) -> Iterator[PacketBatch]:
         for batch in self._progress(self._capture):
+            self.whole = self.rows < MOST_TRIED
+            if not self.whole and self._only_first:
+                break
             for observe in self._observers:
                 observe(batch)
-            if self.rows >= MOST_TRIED:
-                self.whole = False
+            if not self.whole:
                 continue
             self.rows += len(batch)
             self.round_trips.observe(batch)
@@ -98,16 +103,19 @@ class _FirstPackets:
         return self._capture.names
 
 
-def try_commands(capture: Capture, observers: Sequence[Observer], progress: Progress, memory: int = 0) -> Trial:
+def try_commands(
+    capture: Capture, observers: Sequence[Observer], progress: Progress, memory: int = 0, only_first: bool = False
+) -> Trial:
     """Read a capture once: observers see all of it, `rtt` and `response` its first packets, with this memory for each.
 
-    0: as much as they have by default.
+    0: as much as they have by default. With `only_first` nobody sees more than the first packets.
     """
     from wirelag.measure.response import ResponseSettings, hear
     from wirelag.measure.response_method import Chooser
     from wirelag.packets.intervals import Interval
 
-    packets, trial, settings = _FirstPackets(capture, observers, progress, memory), Trial(), ResponseSettings()
+    packets, trial = _FirstPackets(capture, observers, progress, memory, only_first), Trial()
+    settings = ResponseSettings(cores=capture.files[0].cores)
     settings = replace(settings, memory=memory or settings.memory)
     try:
         _, heard = hear(packets, settings)
