@@ -7,7 +7,8 @@
  * Maglev table, and reads the rest; nothing here waits for it. */
 #include "balance_tunnels.h"
 
-enum { NEAR = 1 << 16 }; /* bytes by which a packet may be ahead: those before it were lost on their way */
+enum { NEAR = 1 << 16 };  /* bytes by which a packet may be ahead: those before it were lost on their way */
+enum { HEARD = 1 << 18 }; /* bytes of the server that a client may acknowledge at once */
 
 /* ---- the packet ---- */
 
@@ -75,7 +76,6 @@ WL_INLINE void read_tcp(struct xdp_md *context, const u8 *at, const u8 *end, u32
 {
     u32 options = (u32)(at - (const u8 *)(long)context->data) + 20;
 
-    p->ack = wl_be32(at + 8);
     if (head == 20)
         return;
     if (p->tcp_flags & WL_CLIENT_SYN) {
@@ -111,6 +111,7 @@ WL_INLINE int read_transport(
             return 0;
         }
         a->packet.seq = wl_be32(at + 4);
+        a->packet.ack = wl_be32(at + 8);
         a->packet.tcp_flags = at[13];
         a->packet.has |= WL_HAS_TCP;
         if (measures == BY_AUTO)
@@ -273,17 +274,22 @@ WL_INLINE u32 choice(const struct balance_settings *s, const struct arrival *a, 
 /* ---- measurement ---- */
 
 /* Follow what a client has sent. A FIN or RST ends the connection only with the very next sequence number: one that was forged
- * by somebody who knows the client's address and port would let a forged SYN move the connection. Who misses the end keeps the
- * entry for longer, and its port leads to the same backend. */
+ * by somebody who knows the client's address and port would let a forged SYN move the connection. So would data that goes before
+ * it, hence what counts must also acknowledge what its server may have sent: both numbers would have to be guessed. Who misses the
+ * end keeps the entry for longer, and its port leads to the same backend. */
 WL_INLINE void follow(const struct wl_client_packet *p, struct connection *c)
 {
     u32 ahead = p->seq - c->next;
-    u8 ends = p->tcp_flags & (WL_CLIENT_FIN | WL_CLIENT_RST);
+    u8 ends = p->tcp_flags & (WL_CLIENT_FIN | WL_CLIENT_RST), acks = p->tcp_flags & WL_CLIENT_ACK;
 
+    if (acks && c->acked && p->ack - c->acked > HEARD)
+        return;
     if (ends && !ahead)
-        c->closed = 1;
-    if (ahead <= NEAR && (!ends || !ahead))
+        c->closed = 1; /* a RST may come without an acknowledgement */
+    if (acks && ahead <= NEAR && (!ends || !ahead)) {
         c->next = p->seq + p->payload;
+        c->acked = p->ack;
+    }
 }
 
 /* Measure a packet of its connection; `moved`: earlier measurements were of another backend. */
@@ -394,6 +400,7 @@ int wl_balance(struct xdp_md *context)
         c->backend = (u16)number;
         c->closed = opens ? 0 : c->closed;
         c->next = opens ? a->packet.seq + syn : c->next;
+        c->acked = opens ? 0 : c->acked;
     }
     if (c)
         take(s, a, c, t, moved);

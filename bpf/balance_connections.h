@@ -85,6 +85,7 @@ WL_INLINE int fill(const struct balance_settings *s, struct group *group, u32 in
     c->backend = (u16)n->backend;
     c->closed = 0;
     c->next = n->seq;
+    c->acked = 0;
     begin(c, n, s->protocol);
     WL_PUBLISH(&c->busy, 0);
     WL_PUBLISH(&group->keys[slot], n->key);

@@ -89,7 +89,7 @@ struct connection {
     u16 backend;
     u8 closed, method; /* method: of its record */
     u32 since;         /* when it was confirmed */
-    u32 next, spare;   /* next: the sequence number that the client sends next */
+    u32 next, acked;   /* the sequence number that the client sends next, and what it has acknowledged (0: not known) */
     union {
         struct wl_auto_flow by_auto;
         struct wl_modes_flow modes;

@@ -72,6 +72,31 @@ def test_who_forges_a_client_s_address_and_port_does_not_move_its_connection(mak
     assert {run.send(Packet(port, SYN, 0)) for port in homes} == {"c"}
 
 
+def test_data_that_is_forged_before_an_end_does_not_move_a_connection(make: Callable[..., Run]) -> None:
+    """As found: data 65,536 apart, each followed by an RST at its end, moved a connection within 131,072 packets."""
+    run, rng = make(), random.Random(8)
+    run.serve("a", "b", "c")
+    homes = {port: run.connect(port) for port in range(1000, 1030)}
+    run.now_ns += 5 * S
+    assert {port: run.send(Packet(port, seq=0, ack=5_000_000)) for port in homes} == homes
+    run.share("c")
+    for port in homes:
+        for _ in range(20):
+            seq, ack = 10 + rng.randrange(1 << 16), rng.randrange(6_000_000, 2**32)
+            for one in (
+                Packet(port, ACK | PSH, 10, seq, ack),
+                Packet(port, PSH, 10, seq),
+                Packet(port, RST | ACK, 0, seq + 10, ack),
+                Packet(port, RST, 0, seq + 10),
+                Packet(port, SYN, 0, rng.getrandbits(32)),
+            ):
+                run.send(one)
+    assert {port: run.send(Packet(port, seq=10, ack=5_000_000 + (1 << 18))) for port in homes} == homes
+    for port in homes:
+        run.send(Packet(port, FIN | ACK, 0, 20, 5_000_000 + (1 << 18)))
+    assert {run.send(Packet(port, SYN, 0)) for port in homes} == {"c"}
+
+
 def test_new_connections_survive_a_flood_until_they_are_settled(make: Callable[..., Run]) -> None:
     """They open, are confirmed and talk between forged pairs, at the limit of new ones; weights move meanwhile."""
     run, rng = make(), random.Random(4)
@@ -293,7 +318,7 @@ def test_the_twin_answers_the_same(make: Callable[..., Run]) -> None:
             table.tolist(), table.tolist(), run.now_ns >> 24,
         )  # fmt: skip
         stable_since = kept = run.now_ns
-        seqs: dict[int, int] = {}
+        seqs, acks = dict[int, int](), dict[int, int]()
         for _ in range(scaled(12000, 1500)):
             run.now_ns += int(rng.expovariate(1) * rng.choice((1, 20, 400)) * MS)
             if rng.random() < 0.02:
@@ -307,17 +332,22 @@ def test_the_twin_answers_the_same(make: Callable[..., Run]) -> None:
                 twin.down = {slots[name] for name in "abcd" if rng.random() < 0.3}
                 listed = [replace(one, down=slots[one.name] in twin.down) for one in backends("a", "b", "c", "d")]
                 run.balancer.set_backends(listed)
-            flags = rng.choice((SYN, ACK, ACK | PSH, ACK | PSH, ACK | FIN))
+            flags = rng.choice((SYN, ACK, ACK | PSH, ACK | PSH, ACK | FIN, RST))
             port = 1000 + int(rng.expovariate(1 / (4 * groups * GROUP)))
-            packet = Packet(port, flags, 10 if flags & PSH else 0, seqs.get(port, 2**32 - 100))
+            packet = Packet(port, flags, 10 if flags & PSH else 0, seqs.get(port, 2**32 - 100), acks.get(port, 7))
+            if rng.random() < 0.1:
+                acks[port] = (packet.ack + rng.choice((1, 1 << 18, 1 << 31))) % 2**32
+            elif rng.random() < 0.1:
+                packet = replace(packet, ack=(packet.ack + rng.choice((-1, 1, 1 << 18, (1 << 18) + 1))) % 2**32)
             if rng.random() < 0.1:  # forged, or after some that were lost
                 packet = replace(
                     packet, seq=(packet.seq + rng.choice((-1, 1, 1 << 16, (1 << 16) + 1, 1 << 31))) % 2**32
                 )
             elif flags != SYN:
                 seqs[port] = (packet.seq + packet.payload) % 2**32
-            client, ends = int(ip_address(packet.client)), bool(flags & FIN)
-            wanted = twin.packet(client, port, 80, flags == SYN, ends, run.now_ns, packet.seq, packet.payload)
+            client, ends = int(ip_address(packet.client)), bool(flags & (FIN | RST))
+            ack = packet.ack if flags & ACK else None
+            wanted = twin.packet(client, port, 80, flags == SYN, ends, run.now_ns, packet.seq, packet.payload, ack)
             assert run.send(packet) == names[wanted]
         assert run.faults() == twin.faults
         assert set(twin.faults) >= {"unknown"}

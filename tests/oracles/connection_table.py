@@ -12,6 +12,7 @@ PLACES = 8
 SETTLED_NS = 4 * 10**9
 NOBODY = -1
 AHEAD = 1 << 16
+HEARD = 1 << 18
 
 
 def client_hash(seed: int, client: int, port: int, service_port: int) -> int:
@@ -27,12 +28,16 @@ class Confirmed:
     seen: int
     next_seq: int
     closed: bool = False
+    acked: int = 0  # 0: not known
 
-    def follow(self, seq: int, payload: int, ends: bool) -> None:
+    def follow(self, seq: int, payload: int, ends: bool, ack: int | None) -> None:
+        """`ack`: None without an acknowledgement."""
         ahead = (seq - self.next_seq) % 2**32
+        if ack is not None and self.acked and (ack - self.acked) % 2**32 > HEARD:
+            return
         self.closed = self.closed or (ends and ahead == 0)
-        if ahead <= (0 if ends else AHEAD):
-            self.next_seq = (seq + payload) % 2**32
+        if ack is not None and ahead <= (0 if ends else AHEAD):
+            self.next_seq, self.acked = (seq + payload) % 2**32, ack
 
 
 @dataclass
@@ -67,7 +72,16 @@ class Twin:
         self.sets: list[list[Unconfirmed | None]] = [[None] * PLACES for _ in range(4 * self.groups)]
 
     def packet(
-        self, client: int, port: int, service_port: int, syn: bool, ends: bool, now_ns: int, seq: int, payload: int
+        self,
+        client: int,
+        port: int,
+        service_port: int,
+        syn: bool,
+        ends: bool,
+        now_ns: int,
+        seq: int,
+        payload: int,
+        ack: int | None,
     ) -> int:
         """The backend of a TCP packet."""
         key, now = client_hash(self.seed, client, port, service_port), now_ns // UNIT_NS
@@ -76,13 +90,14 @@ class Twin:
         if found is not None:
             if syn and (found.closed or found.backend in self.down):
                 found.backend, found.closed, found.next_seq = self.active[entry], False, (seq + 1) % 2**32
+                found.acked = 0
             elif found.backend in self.gone:
                 if not found.closed:
                     self._count("orphaned")
                 found.backend = self._choose(entry, syn, now)
             found.seen = now
             if not syn:
-                found.follow(seq, payload, ends)
+                found.follow(seq, payload, ends, ack)
             return found.backend
         places = self.sets[(key >> 39) % len(self.sets)]
         known = next((one for one in places if one is not None and one.key == key), None)
@@ -99,7 +114,7 @@ class Twin:
             backend = known.backend
         if known is not None and not anew and not syn:
             new = Confirmed(key, backend, now, now, seq)
-            new.follow(seq, payload, ends)
+            new.follow(seq, payload, ends, ack)
             if self._confirm(new):
                 known.marked = False
             else:

@@ -70,7 +70,7 @@ BACKEND: Final = np.dtype(
 CONNECTION: Final = np.dtype(
     [
         *(("busy", "<u4"), ("seen", "<u4"), ("backend", "<u2"), ("closed", "u1"), ("method", "u1"), ("since", "<u4")),
-        *(("next", "<u4"), ("spare", "<u4")),
+        *(("next", "<u4"), ("acked", "<u4")),
         ("flow", "u1", 256),
     ]
 )
