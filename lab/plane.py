@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -108,8 +109,12 @@ every = "20ms"
         """Query the collector's API."""
         with self.network.inside(self.host):
             request = urllib.request.Request(f"{self.url}/api/v1/{path}", headers={"Authorization": f"Bearer {TOKEN}"})
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-                return json.loads(answer.read())
+            try:
+                with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                    return json.loads(answer.read())
+            except urllib.error.HTTPError as error:
+                said = (self.folder / "collector.txt").read_text().splitlines()[-5:]
+                raise OSError(f"{path}: {error.read().decode()} The collector says: {' | '.join(said)}") from None
 
     def reports(self, segment: str, since: float) -> list[dict[str, Any]]:
         """The intervals of a segment that began after a time."""
