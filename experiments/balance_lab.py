@@ -39,7 +39,7 @@ from traces import show
 
 from lab.balance import EQUAL, Opening, Site, entries, opened, site
 from lab.clients import Load
-from lab.network import POINT_ADDRESS
+from lab.network import POINT_ADDRESS, PROMPT
 from lab.processes import Process
 
 SERVICE, WORKERS = "lognormal:18000:0.5:400000", 48
@@ -93,7 +93,8 @@ def run(
 ) -> Outcome:
     """One run. `acts`: actions by time, in seconds since the start. `openings`: of this server, to be added."""
     load = load or Load(lifetime=LIFETIME)
-    with TemporaryDirectory() as folder, site("fig", Path(folder), seed, service=SERVICE, workers=workers) as place:
+    given = {"service": SERVICE, "workers": workers, "before": PROMPT}
+    with TemporaryDirectory() as folder, site("fig", Path(folder), seed, **given) as place:  # type: ignore[arg-type]
         place.configure(SERVERS, settings)
         command = place.steer()
         wire = None if openings is None else place.openings(openings[0])

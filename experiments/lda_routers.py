@@ -27,6 +27,7 @@ from traces import arguments, show
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the lab
 
 from lab.live import Done, Setting, join_captures, stop_recording
+from lab.network import PROMPT
 from lab.processes import PATIENCE_S, ROOT, Process
 from lab.routers import BUSY, Routers
 from lab.traffic import PORT as TRAFFIC_PORT
@@ -38,7 +39,6 @@ SIX = ROOT.parent / "tests" / "data" / "six.json"
 WHERE = ("kernel", "outside")
 PLACEMENTS, QUICK, SECONDS = 5, 1, 20.0
 PORT, COLLECTOR, SNAP_BYTES = 8321, "10.8.0.1", 96
-PROMPT = ("chrt", "-r", "10")  # others use the machine too
 Port = tuple[str, str]  # a router, and the neighbour that the port leads to
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from lab.network import PROMPT
 from lab.processes import PATIENCE_S, Process
 from lab.routers import LOOK_S, Routers
 
 PORT = 8321
 TOKEN = "sesame-open-sesame"
-PROMPT = ("chrt", "-r", "10")  # others use the machine too
 WIRELAG = (*PROMPT, sys.executable, "-m", "wirelag.cli")
 
 
