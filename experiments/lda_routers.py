@@ -4,8 +4,8 @@ Six routers run OSPF (FRRouting), and the host of each has two agents: one measu
 ten segments, to and from every other host, cut at packets. A queue (tbf) is placed at a random port, all hosts send to
 each other, and tcpdump at the hosts sees what agents see: its captures, joined, are the truth. Errors are of every
 interval. Through the queue they are relative; elsewhere packets take some 50 us, a few of which lie between the hook of
-a program and that of a capture, so that they are in us. Where one of two equal paths has the queue, packets overtake
-each other by far more than LDA allows for. Needs root.
+a program and that of a capture, so that they are in us. Pairs with two equal paths, one of which has the queue, are
+counted apart: their packets overtake each other. Needs root.
 """
 
 import json
