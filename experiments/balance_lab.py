@@ -7,6 +7,7 @@ controller. p99 is over all requests, including those of connections pinned to a
     python experiments/balance_lab.py [--quick] [--runs N] [--seconds S] [--loads N...]
     python experiments/balance_lab.py --in-flight 1 4 16 [--runs N] [--seconds S]      by method
     python experiments/balance_lab.py --loops 1 4 16 [--runs N] [--seconds S]      closed and open loops, W in flight
+    (--together 48: half the load of these two)
 
 In an open loop clients ask at random times, whatever the answers do: W in flight is then the mean while all servers are
 well. Latencies count from the time at which a request was due. A server has four times the workers there, since with 48
@@ -38,7 +39,7 @@ from traces import show
 
 from lab.balance import EQUAL, Opening, Site, entries, opened, site
 from lab.clients import Load
-from lab.network import POINT_ADDRESS
+from lab.network import POINT_ADDRESS, PROMPT
 from lab.processes import Process
 
 SERVICE, WORKERS = "lognormal:18000:0.5:400000", 48
@@ -92,7 +93,8 @@ def run(
 ) -> Outcome:
     """One run. `acts`: actions by time, in seconds since the start. `openings`: of this server, to be added."""
     load = load or Load(lifetime=LIFETIME)
-    with TemporaryDirectory() as folder, site("fig", Path(folder), seed, service=SERVICE, workers=workers) as place:
+    given = {"service": SERVICE, "workers": workers, "before": PROMPT}
+    with TemporaryDirectory() as folder, site("fig", Path(folder), seed, **given) as place:  # type: ignore[arg-type]
         place.configure(SERVERS, settings)
         command = place.steer()
         wire = None if openings is None else place.openings(openings[0])
@@ -196,10 +198,10 @@ def tail(
     return Tail(found, requests / (len(kinds) * runs * seconds), failed, least)
 
 
-def by_method(windows: Sequence[int], runs: int, seconds: float) -> None:
+def by_method(windows: Sequence[int], runs: int, seconds: float, together: int = TOGETHER) -> None:
     """Figure 9 with several requests in flight, by method."""
     loads = {
-        f"{window} in flight": (max(FEWEST, TOGETHER // window), Load(lifetime=LIFETIME, in_flight=window))
+        f"{window} in flight": (max(FEWEST, together // window), Load(lifetime=LIFETIME, in_flight=window))
         for window in windows
     }
     rows: list[tuple[object, ...]] = []
@@ -214,13 +216,13 @@ def by_method(windows: Sequence[int], runs: int, seconds: float) -> None:
     show("p99, one of four servers slowed 5x, by method", header, rows)
 
 
-def by_loop(windows: Sequence[int], runs: int, seconds: float) -> None:
+def by_loop(windows: Sequence[int], runs: int, seconds: float, together: int = TOGETHER) -> None:
     """Figure 9 with clients that wait for responses, and with clients that do not; then the same with equal servers."""
     rows: list[tuple[object, ...]] = []
     lower = list[float]()
     for loop, workers in (("closed", WORKERS), ("open", OPEN_WORKERS)):
         for window in windows:
-            connections = max(FEWEST, TOGETHER // window)
+            connections = max(FEWEST, together // window)
             load = Load(lifetime=LIFETIME, in_flight=window)
             if loop == "open":
                 load = Load(pattern="open", lifetime=LIFETIME, rate=window / MEAN_S)
@@ -355,6 +357,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--deaths", action="store_true", help="only how long a dead server gets connections")
     parser.add_argument("--in-flight", type=int, nargs="+", help="only this: requests in flight, by method")
     parser.add_argument("--loops", type=int, nargs="+", help="only this: requests in flight, closed and open loops")
+    parser.add_argument("--together", type=int, default=TOGETHER, help="requests in flight, of all connections")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0, help="of a run")
     parser.add_argument("--loads", type=int, nargs="+", default=LOADS, help="connections")
@@ -369,10 +372,10 @@ def main() -> None:
         deaths(asked.loads[len(asked.loads) // 2], asked.runs)
         return
     if asked.in_flight:
-        by_method(asked.in_flight, asked.runs, asked.seconds)
+        by_method(asked.in_flight, asked.runs, asked.seconds, asked.together)
         return
     if asked.loops:
-        by_loop(asked.loops, asked.runs, asked.seconds)
+        by_loop(asked.loops, asked.runs, asked.seconds, asked.together)
         return
     if asked.quick:
         asked.runs, asked.loads, asked.seconds = 1, asked.loads[:1], 8.0

@@ -4,8 +4,8 @@ Six routers run OSPF (FRRouting), and the host of each has two agents: one measu
 ten segments, to and from every other host, cut at packets. A queue (tbf) is placed at a random port, all hosts send to
 each other, and tcpdump at the hosts sees what agents see: its captures, joined, are the truth. Errors are of every
 interval. Through the queue they are relative; elsewhere packets take some 50 us, a few of which lie between the hook of
-a program and that of a capture, so that they are in us. Where one of two equal paths has the queue, packets overtake
-each other by far more than LDA allows for. Needs root.
+a program and that of a capture, so that they are in us. Pairs with two equal paths, one of which has the queue, are
+counted apart: their packets overtake each other. Needs root.
 """
 
 import json
@@ -27,6 +27,7 @@ from traces import arguments, show
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the lab
 
 from lab.live import Done, Setting, join_captures, stop_recording
+from lab.network import PROMPT
 from lab.processes import PATIENCE_S, ROOT, Process
 from lab.routers import BUSY, Routers
 from lab.traffic import PORT as TRAFFIC_PORT
@@ -38,7 +39,6 @@ SIX = ROOT.parent / "tests" / "data" / "six.json"
 WHERE = ("kernel", "outside")
 PLACEMENTS, QUICK, SECONDS = 5, 1, 20.0
 PORT, COLLECTOR, SNAP_BYTES = 8321, "10.8.0.1", 96
-PROMPT = ("chrt", "-r", "10")  # others use the machine too
 Port = tuple[str, str]  # a router, and the neighbour that the port leads to
 
 

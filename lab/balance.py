@@ -156,12 +156,22 @@ def opened(recorder: Process) -> list[Opening]:
 
 @contextlib.contextmanager
 def site(
-    name: str, folder: Path, seed: int, servers: int = 4, service: str = "exponential:10000", workers: int = 8
+    name: str,
+    folder: Path,
+    seed: int,
+    servers: int = 4,
+    service: str = "exponential:10000",
+    workers: int = 8,
+    before: tuple[str, ...] = (),
 ) -> Iterator[Site]:
-    """Build it with running servers; leave nothing behind. Pins are in a bpffs of this process."""
+    """Build it with running servers; leave nothing behind. Pins are in a bpffs of this process.
+
+    `before`: words before every program.
+    """
     bpffs = private_bpffs()
     folder.mkdir(parents=True, exist_ok=True)
     with Network(name, servers=servers) as network:
+        network.before = before
         pins = bpffs / network.prefix.rstrip("-")
         # Packets that the point sends back by XDP reach the switch only if its port collects packets (GRO).
         network.run("switch", "ethtool", "-K", f"port{POINT}", "gro", "on")

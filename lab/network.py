@@ -42,6 +42,9 @@ SERVING = ("net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.arp_announce=2",
 CLONE_NEWNET = 0x40000000
 
 
+PROMPT = ("chrt", "-r", "10")  # others use the machine too
+
+
 class Network:
     """`with Network("name") as network:` builds it, and leaves nothing behind."""
 
@@ -52,6 +55,7 @@ class Network:
         self.wired = wired
         self.servers = {f"server{i + 1}": FIRST_SERVER + i for i in range(servers)}
         self.processes: list[Process] = []
+        self.before: tuple[str, ...] = ()  # words before every program that is started, such as PROMPT
 
     def __enter__(self) -> Network:
         """Build it."""
@@ -119,7 +123,7 @@ class Network:
 
     def start(self, host: str, arguments: Sequence[str], output: Path) -> Process:
         """Start a program on this host that ends with the network."""
-        process = Process(self.command(host, arguments), output)
+        process = Process(self.command(host, [*self.before, *arguments]), output)
         self.processes.append(process)
         return process
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 import json
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from lab.network import PROMPT
 from lab.processes import PATIENCE_S, Process
 from lab.routers import LOOK_S, Routers
 
 PORT = 8321
 TOKEN = "sesame-open-sesame"
-PROMPT = ("chrt", "-r", "10")  # others use the machine too
 WIRELAG = (*PROMPT, sys.executable, "-m", "wirelag.cli")
 
 
@@ -108,8 +109,12 @@ every = "20ms"
         """Query the collector's API."""
         with self.network.inside(self.host):
             request = urllib.request.Request(f"{self.url}/api/v1/{path}", headers={"Authorization": f"Bearer {TOKEN}"})
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-                return json.loads(answer.read())
+            try:
+                with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                    return json.loads(answer.read())
+            except urllib.error.HTTPError as error:
+                said = (self.folder / "collector.txt").read_text().splitlines()[-5:]
+                raise OSError(f"{path}: {error.read().decode()} The collector says: {' | '.join(said)}") from None
 
     def reports(self, segment: str, since: float) -> list[dict[str, Any]]:
         """The intervals of a segment that began after a time."""

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.live import stop_recording
-from lab.network import Network
+from lab.network import PROMPT, Network
 from lab.processes import PATIENCE_S, Process, program
 from wirelag.capture.files import Capture
 from wirelag.collector.sqlite import SqliteStore
@@ -31,7 +31,6 @@ SEGMENT, PORT, SNAP_BYTES, BURST_BYTES = "client>server", 8321, 160, 8000
 HEADER_BYTES = 42  # Ethernet, IPv4, UDP
 READ_S = 2.0  # until tcpdump has read its buffer
 RECORD = np.dtype([("time_ns", "<u8"), ("flow", "<u4"), ("bytes", "<u4")])
-PROMPT = ("chrt", "-r", "10")  # others use the machine too
 # All packets pass the queue on one processor, so that none overtakes another; what looks at them runs on the other one.
 PASSING, LOOKING = ("taskset", "-c", "0"), ("taskset", "-c", "1")
 
