@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import re
 import subprocess
 import time
@@ -75,7 +76,7 @@ class Prometheus:
         (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
         self._at = f"127.0.0.1:{free_port()}"
         words = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
-        words += [f"--web.listen-address={self._at}", "--log.level=warn"]
+        words += [f"--web.listen-address={self._at}", "--log.level=warn", "--enable-feature=native-histograms"]
         self._said = (folder / "prometheus.txt").open("wb")
         self._process = subprocess.Popen(["prometheus", *words], stdout=self._said, stderr=self._said)
 
@@ -216,7 +217,12 @@ def _are_true(prometheus: Prometheus) -> None:
     )
     mean, p99, loss = (next(expr for expr in expressions() if expr.startswith(start)) for start in starts)
     assert float(prometheus.ask(mean)[0]["value"][1]) == pytest.approx(5e-3, rel=0.1)
-    assert 0.01 <= float(prometheus.ask(p99)[0]["value"][1]) <= 0.025
+    native = "histogram_quantile(0.99, rate(wirelag_one_way_delay_native_seconds[10m]))"
+    true = 2.5e-3 * (1 + math.log(100))
+    assert 0.8 * true <= float(prometheus.ask(p99)[0]["value"][1]) <= 1.3 * true
+    assert float(prometheus.ask(native)[0]["value"][1]) == pytest.approx(true, rel=0.15)
+    (histogram,) = prometheus.ask("increase(wirelag_one_way_delay_native_seconds[10m])")
+    assert "histogram" in histogram
     assert float(prometheus.ask(loss)[0]["value"][1]) == pytest.approx(0.01, abs=0.006)
 
 

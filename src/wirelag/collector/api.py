@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,12 +17,14 @@ from wirelag.collector.following import TopologyChange
 from wirelag.collector.forget import forget
 from wirelag.collector.listeners import News
 from wirelag.collector.loop import Collector
+from wirelag.collector.metrics import InUse
 from wirelag.collector.openapi import document, values_of
 from wirelag.collector.overview import Overview
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SUMMED, Kept, Row
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
-from wirelag.protocol.results import Rank, named_ends
+from wirelag.protocol.results import Ends, Rank, named_ends
+from wirelag.render.metric_families import MEDIA_TYPE, to_protobuf
 
 if TYPE_CHECKING:
     from wirelag.network.topology import Topology
@@ -35,6 +37,7 @@ FOREVER_NS: Final = 2**62
 NO_TOPOLOGY: Final = "no topology is configured, or none was read yet: start the collector with --topology"
 
 Handler = Callable[[dict[str, Any]], Awaitable[Response]]
+Measured = tuple[list[dict[str, Any]], dict[str, int], int, dict[str, InUse], Iterable[str], list[Ends]]
 
 
 class Api:
@@ -114,21 +117,23 @@ class Api:
         return Response(health.text(), 200 if health.ready else 503, media_type="text/plain")
 
     async def _metrics(self, request: Request) -> Response:
-        return await self._safely("/metrics", self._exposition())
+        wants = request.headers.get("accept", "")  # Prometheus asks for this form if native histograms are enabled
+        return await self._safely("/metrics", self._exposition("application/vnd.google.protobuf" in wants))
 
-    async def _exposition(self) -> Response:
-        agents, counted = self._of.agents.all(self._of.clock(), self._of.steady()), self.counted()
+    async def _exposition(self, native: bool) -> Response:
+        metrics, given = self._of.metrics, self.measured()
         # With many segments and points it takes tenths of a second: messages must not wait for it.
-        text, kind = await asyncio.to_thread(
-            self._of.metrics.text,
-            agents,
-            counted,
-            self._of.store.file_bytes,
-            self._of.in_use(),
-            self._of.health.problems,
-            self._of.rounds.segments,
-        )
+        if native:
+            data = await asyncio.to_thread(lambda: to_protobuf(metrics.families(*given), metrics.natives()))
+            return Response(data, media_type=MEDIA_TYPE)
+        text, kind = await asyncio.to_thread(metrics.text, *given)
         return Response(text, media_type=kind)
+
+    def measured(self) -> Measured:
+        """What metrics are made from."""
+        of = self._of
+        agents, size = of.agents.all(of.clock(), of.steady()), of.store.file_bytes
+        return agents, self.counted(), size, of.in_use(), of.health.problems, of.rounds.segments
 
     def counted(self) -> dict[str, int]:
         """Messages by outcome, from all components."""

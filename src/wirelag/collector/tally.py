@@ -138,6 +138,15 @@ class Tally:
             return None
         return min(max(found, self.min_ns or 0.0), found if self.max_ns is None else float(self.max_ns))
 
+    def with_interval_ns(self, q: float) -> tuple[float, tuple[float, float] | None] | None:
+        """A quantile and its 95% interval with the clocks' error, if they are in sync; None if too few are known."""
+        ranked = RankedBins(self.bins, self.weights, self.negative)
+        found, bounds = self.quantile_ns(q, ranked), self._bounds_ns(q, ranked)
+        if found is None or bounds is None:
+            return None
+        clock = self.clock_error_ns
+        return found, None if self.unsynchronised else (bounds[0] - clock, bounds[1] + clock)
+
     def to_json(self, start_ns: int, length_ns: int, settled: bool) -> dict[str, Any]:
         """The JSON of the API; times in seconds."""
         clock = self.clock_error_ns
