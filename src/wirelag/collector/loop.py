@@ -36,7 +36,7 @@ from wirelag.network.topology import Topology
 from wirelag.protocol.messages import Message, UnknownVersion, decode, encode, peek
 from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result
 from wirelag.protocol.session import LINGER_NS, Rounds
-from wirelag.transport import NOW, Acknowledge, Inbox
+from wirelag.transport import Acknowledge, Inbox, all_of
 from wirelag.transport.audit import Audit
 from wirelag.transport.notices import Notices
 from wirelag.transport.quotas import Quotas
@@ -165,9 +165,7 @@ class Collector:
             self._queued -= sum(len(data) for data, _, _ in batch)
             self._taken.set()
             left = range(len(batch)) if found is None else self._left  # not stored: their senders will repeat them
-            told = [acknowledge(i not in left) for i, (_, acknowledge, _) in enumerate(batch)]
-            if open_ones := [one for one in told if one is not NOW]:
-                await asyncio.gather(*open_ones)
+            await all_of(acknowledge(i not in left) for i, (_, acknowledge, _) in enumerate(batch))
             if found is None:
                 continue
             self._by_point |= {point: batch[i][2] for point, i in self._spoke.items()}
