@@ -1,6 +1,7 @@
 """The collector as a process: exact over HTTP and NATS, whatever dies; 401 without a token; garbage counted."""
 
 import asyncio
+import gzip
 import http.client
 import json
 import signal
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +88,13 @@ def test_every_interval_is_exact_in_every_output(running: Running) -> None:
     (segment,) = running.json("/api/v1/segments")["segments"]
     assert (segment["segment"], segment["upstream"], segment["downstream"]) == ("A>B", "A", "B")
     assert segment["latest"]["start"] == (path.start_ns + 5 * SECOND_NS) / 1e9
+    few = running.json("/api/v1/reports", segment="A>B", points=3)
+    assert len(few["reports"]) <= 3
+    assert sum(one["sent"] for one in few["reports"]) == sum(one["sent"] for one in running.reports())
+    asked = urllib.request.Request(f"{running.url}/api/v1/reports?segment=A%3EB", headers={"Accept-Encoding": "gzip"})
+    with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
+        assert answer.headers["Content-Encoding"] == "gzip"
+        assert json.loads(gzip.decompress(answer.read()))["reports"] == running.reports()
     agents = running.json("/api/v1/agents")["agents"]
     assert [(one["point"], one["alive"], one["clock"]["error"]) for one in agents] == [
         ("A", True, 2e-5),

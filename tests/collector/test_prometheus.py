@@ -1,18 +1,24 @@
 """A real Prometheus reads the collector and `wirelag watch`: all expressions of dashboard and alerts have values."""
 
 import contextlib
+import gzip
 import json
+import math
 import re
+import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 
+import numpy as np
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -73,14 +79,15 @@ class Prometheus:
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
-        self._at = f"127.0.0.1:{free_port()}"
+        self.at = f"127.0.0.1:{free_port()}"
         words = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
-        words += [f"--web.listen-address={self._at}", "--log.level=warn"]
+        words += [f"--web.listen-address={self.at}", "--log.level=warn", "--enable-feature=native-histograms"]
+        words += ["--web.enable-remote-write-receiver"]
         self._said = (folder / "prometheus.txt").open("wb")
         self._process = subprocess.Popen(["prometheus", *words], stdout=self._said, stderr=self._said)
 
     def get(self, path: str, **query: str) -> Any:
-        url = f"http://{self._at}/api/v1/{path}?{urlencode(query)}"
+        url = f"http://{self.at}/api/v1/{path}?{urlencode(query)}"
         try:
             with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
                 return json.load(answer)["data"]
@@ -190,7 +197,9 @@ def prometheus(collector: Running, watched: str, tmp_path_factory: pytest.TempPa
 
 
 @NEEDED
-def test_dashboard_and_rules_have_values(prometheus: Prometheus, collector: Running, watched: str) -> None:
+def test_dashboard_and_rules_have_values(
+    prometheus: Prometheus, collector: Running, watched: str, tmp_path: Path
+) -> None:
     """One test, since its processes take seconds to start."""
     up = prometheus.ask("up == 1", lambda found: len(found) == 2)
     assert {one["metric"]["job"] for one in up} == {"wirelag", "wirelag-watch"}
@@ -205,6 +214,72 @@ def test_dashboard_and_rules_have_values(prometheus: Prometheus, collector: Runn
         _are_well_formed(answer.read().decode())
     _are_well_formed(collector.get("/metrics")[1])
     _are_documented(collector.get("/metrics")[1])
+    _metrics_are_sent(prometheus, tmp_path)
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """Takes OpenTelemetry metrics; refuses those without the token."""
+
+    bodies: ClassVar[list[bytes]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        allowed = self.headers["Authorization"] == f"Bearer {TOKEN}" and self.path == "/v1/metrics"
+        if allowed:
+            self.bodies.append(gzip.decompress(body))
+        self.send_response(200 if allowed else 403)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def _metrics_are_sent(prometheus: Prometheus, tmp_path: Path) -> None:
+    """A real Prometheus receives the one, the official package reads the other."""
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever).start()
+    (tmp_path / "secret").write_text(TOKEN)
+    settings = tmp_path / "collector.toml"
+    settings.write_text(
+        f'segments = ["A>B"]\n[push]\nremote_write = "http://{prometheus.at}/api/v1/write"\nevery = "1s"\n'
+        f'otlp = "http://127.0.0.1:{server.server_port}/v1/metrics"\nsecret_file = "{tmp_path / "secret"}"\n'
+    )
+    port = free_port()
+    try:
+        with Running(tmp_path, str(settings), port=port) as running:
+            path = recent(3, 1000, 5)
+            send(running.url, pair(path, RDA), 4, settled(running, path, 3))
+            by = f'{{segment="A>B",job="wirelag",instance="{socket.gethostname()}:{port}"}}'
+            prometheus.ask(f"wirelag_packets_sent_total{by} == 3000")
+            counts = prometheus.ask(f"wirelag_one_way_delay_seconds_count{by}")
+            (count,) = (float(one["value"][1]) for one in counts)
+            Receiver.bodies.clear()
+            until(lambda: bool(Receiver.bodies), "metrics by OpenTelemetry")
+            assert running.counted()["otlp failed"] == 0
+    finally:
+        server.shutdown()
+        server.server_close()
+    (told,) = ExportMetricsServiceRequest.FromString(Receiver.bodies[0]).resource_metrics
+    assert {one.key: one.value.string_value for one in told.resource.attributes}["service.name"] == "wirelag"
+    metrics = {one.name: one for one in told.scope_metrics[0].metrics}
+    (sent,) = metrics["wirelag_packets_sent_total"].sum.data_points
+    assert (sent.as_double, sent.attributes[0].value.string_value) == (3000, "A>B")
+    assert metrics["wirelag_packets_sent_total"].sum.is_monotonic
+    (delays,) = metrics["wirelag_one_way_delay_seconds"].exponential_histogram.data_points
+    assert delays.count == count == delays.zero_count + sum(delays.positive.bucket_counts)
+    assert delays.sum / delays.count == pytest.approx(path.delays_ns[~path.lost].mean() / 1e9, rel=0.01)
+    factor = 2 ** (2**-delays.scale)
+    ends = [factor ** (delays.positive.offset + i + 1) for i in range(len(delays.positive.bucket_counts))]
+    up_to = np.cumsum(delays.positive.bucket_counts) / delays.count
+    for share in (0.2, 0.5, 0.8):
+        true = float(np.quantile(path.delays_ns, share)) / 1e9
+        assert ends[int(np.searchsorted(up_to, share))] == pytest.approx(true, rel=0.25)
+    ready = metrics["wirelag_report_ready_seconds"].histogram.data_points[0]
+    assert len(ready.bucket_counts) == len(ready.explicit_bounds) + 1
+    assert sum(ready.bucket_counts) == ready.count
 
 
 def _are_true(prometheus: Prometheus) -> None:
@@ -216,7 +291,12 @@ def _are_true(prometheus: Prometheus) -> None:
     )
     mean, p99, loss = (next(expr for expr in expressions() if expr.startswith(start)) for start in starts)
     assert float(prometheus.ask(mean)[0]["value"][1]) == pytest.approx(5e-3, rel=0.1)
-    assert 0.01 <= float(prometheus.ask(p99)[0]["value"][1]) <= 0.025
+    native = "histogram_quantile(0.99, rate(wirelag_one_way_delay_native_seconds[10m]))"
+    true = 2.5e-3 * (1 + math.log(100))
+    assert 0.8 * true <= float(prometheus.ask(p99)[0]["value"][1]) <= 1.3 * true
+    assert float(prometheus.ask(native)[0]["value"][1]) == pytest.approx(true, rel=0.15)
+    (histogram,) = prometheus.ask("increase(wirelag_one_way_delay_native_seconds[10m])")
+    assert "histogram" in histogram
     assert float(prometheus.ask(loss)[0]["value"][1]) == pytest.approx(0.01, abs=0.006)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,24 +18,30 @@ from wirelag.collector.following import TopologyChange
 from wirelag.collector.forget import forget
 from wirelag.collector.listeners import News
 from wirelag.collector.loop import Collector
+from wirelag.collector.metrics import InUse
 from wirelag.collector.openapi import document, values_of
 from wirelag.collector.overview import Overview
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SUMMED, Kept, Row
 from wirelag.collector.tally import Tally
+from wirelag.collector.thinning import thinned
 from wirelag.errors import WirelagError
-from wirelag.protocol.results import Rank, named_ends
+from wirelag.protocol.results import Ends, Rank, named_ends
+from wirelag.render.metric_families import MEDIA_TYPE, to_protobuf
 
 if TYPE_CHECKING:
     from wirelag.network.topology import Topology
 
 ALIVE_S: Final = 15.0  # interval of keepalives to idle listeners
 USUAL: Final = 1000  # reports by default
+MOST_THINNED: Final = 20_000  # that are added up: two weeks of minutes
+LEAST_PRESSED: Final = 4096  # bytes of a reply that is compressed
 MOST_SUMMED: Final = 4000  # intervals from which a path is added up
 USUAL_CHANGES: Final = 20
 FOREVER_NS: Final = 2**62
 NO_TOPOLOGY: Final = "no topology is configured, or none was read yet: start the collector with --topology"
 
 Handler = Callable[[dict[str, Any]], Awaitable[Response]]
+Measured = tuple[list[dict[str, Any]], dict[str, int], int, dict[str, InUse], Iterable[str], list[Ends]]
 
 
 class Api:
@@ -83,7 +90,10 @@ class Api:
                 values = values_of(path, request.query_params.multi_items())
             except ValueError as error:
                 return wrong(400, str(error))
-            return await self._safely(path, handler(values))
+            response = await self._safely(path, handler(values))
+            if "gzip" in request.headers.get("accept-encoding", "") and _is_long(response):
+                return await asyncio.to_thread(_pressed, response)
+            return response
 
         return answer
 
@@ -114,21 +124,23 @@ class Api:
         return Response(health.text(), 200 if health.ready else 503, media_type="text/plain")
 
     async def _metrics(self, request: Request) -> Response:
-        return await self._safely("/metrics", self._exposition())
+        wants = request.headers.get("accept", "")  # Prometheus asks for this form if native histograms are enabled
+        return await self._safely("/metrics", self._exposition("application/vnd.google.protobuf" in wants))
 
-    async def _exposition(self) -> Response:
-        agents, counted = self._of.agents.all(self._of.clock(), self._of.steady()), self.counted()
+    async def _exposition(self, native: bool) -> Response:
+        metrics, given = self._of.metrics, self.measured()
         # With many segments and points it takes tenths of a second: messages must not wait for it.
-        text, kind = await asyncio.to_thread(
-            self._of.metrics.text,
-            agents,
-            counted,
-            self._of.store.file_bytes,
-            self._of.in_use(),
-            self._of.health.problems,
-            self._of.rounds.segments,
-        )
+        if native:
+            data = await asyncio.to_thread(lambda: to_protobuf(metrics.families(*given), metrics.natives()))
+            return Response(data, media_type=MEDIA_TYPE)
+        text, kind = await asyncio.to_thread(metrics.text, *given)
         return Response(text, media_type=kind)
+
+    def measured(self) -> Measured:
+        """What metrics are made from."""
+        of = self._of
+        agents, size = of.agents.all(of.clock(), of.steady()), of.store.file_bytes
+        return agents, self.counted(), size, of.in_use(), of.health.problems, of.rounds.segments
 
     def counted(self) -> dict[str, int]:
         """Messages by outcome, from all components."""
@@ -181,13 +193,18 @@ class Api:
         lengths = await asyncio.to_thread(self._of.store.lengths_ns, segment, key)
         if not lengths and segment not in {one.segment for one in self._of.rounds.segments}:
             raise WirelagError(f"unknown segment {segment}" + (f", class {key}" if key else ""))
-        length_ns, times_ns, most = _length(lengths, resolution), _times(values), int(values.get("limit", USUAL))
+        points = values.get("points")
+        usual = USUAL if points is None else MOST_THINNED
+        length_ns, times_ns, most = _length(lengths, resolution), _times(values), int(values.get("limit", usual))
         rows: list[Row] = []
         if resolution == "interval":
             rows = await self._singles(segment, key, lengths, times_ns, most)
             length_ns = rows[-1].length_ns if rows else length_ns
         elif length_ns is not None:
             rows = await self._rows(segment, key, length_ns, times_ns, most)
+        if points is not None and rows:
+            rows = await asyncio.to_thread(thinned, rows, int(points))
+            length_ns = rows[-1].length_ns
         gaps = [
             [(one.start_ns + one.length_ns) / 1e9, other.start_ns / 1e9]
             for one, other in pairwise(rows)
@@ -304,6 +321,16 @@ def wrong(status: int, line: str) -> Response:
     """An error as JSON."""
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return JSONResponse({"error": line}, status, headers)
+
+
+def _is_long(response: Response) -> bool:
+    return isinstance(response, JSONResponse) and len(response.body) >= LEAST_PRESSED
+
+
+def _pressed(response: Response) -> Response:
+    """The same, compressed."""
+    headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+    return Response(gzip.compress(response.body, 3), response.status_code, headers, response.media_type)
 
 
 def _length(lengths_ns: list[int], resolution: str) -> int | None:

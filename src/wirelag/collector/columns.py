@@ -33,10 +33,11 @@ def tally_of(row: Sequence[Any]) -> Tally | None:
     """The inverse; None if the values are impossible, as those of older versions may be."""
     values = dict(zip(COLUMNS, row, strict=True))
     try:
-        for name in values.keys() - TEXTS:
-            if isinstance(values[name], str):  # more than 63 bits
-                values[name] = int(values[name])
-            elif isinstance(values[name], float) and not math.isfinite(values[name]):
+        for name, value in zip(COLUMNS, row, strict=True):
+            kind = type(value)
+            if kind is str and name not in TEXTS:  # more than 63 bits
+                values[name] = int(value)
+            elif kind is float and not math.isfinite(value):
                 return None
         bins, moments = values.pop("bins"), {name: values.pop(name) for name in MOMENTS}
         tally = Tally(**values, moments=Moments(**moments))

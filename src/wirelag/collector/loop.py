@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy.ma  # noqa: F401  # numpy imports it on first use, when file descriptors may have run out
 
 from wirelag.collector.agents import Agents, Presence
+from wirelag.collector.batches import BATCH, Batches
 from wirelag.collector.clock_check import RIGHT, Behind, how_far, is_ahead, may_pass
 from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.health import Apart, Health
@@ -36,12 +37,11 @@ from wirelag.network.topology import Topology
 from wirelag.protocol.messages import Message, UnknownVersion, decode, encode, peek
 from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result
 from wirelag.protocol.session import LINGER_NS, Rounds
-from wirelag.transport import NOW, Acknowledge, Inbox
+from wirelag.transport import Acknowledge, Inbox, all_of
 from wirelag.transport.audit import Audit
 from wirelag.transport.notices import Notices
 from wirelag.transport.quotas import Quotas
 
-BATCH: Final = 256  # messages per commit
 MOST_QUEUED: Final = 64 << 20  # bytes of messages that wait for the worker, or of a part when it resumes
 TICK_S: Final = 1.0
 PRUNE_S: Final = 600.0
@@ -82,7 +82,7 @@ class Collector:
         self.upkeep = Upkeep(store, self.health, self.counted)
         self.inboxes: list[Inbox] = []
         self.recent = Recent()
-        self._arrived: asyncio.Queue[Arrived] = asyncio.Queue(4 * BATCH)
+        self._batches: Batches[Arrived] = Batches()
         self._queued, self._taken = 0, asyncio.Event()  # bytes that wait, and whether some were taken
         self._asked: list[tuple[Inbox, asyncio.Queue[tuple[str, bytes]]]] = []  # asks waiting for each inbox
         self._loop: asyncio.AbstractEventLoop
@@ -154,20 +154,16 @@ class Collector:
                 self._taken.clear()
                 await self._taken.wait()
             self._queued += len(data)
-            await self._arrived.put((data, acknowledge, inbox))
+            await self._batches.arrived.put((data, acknowledge, inbox))
 
     async def _work(self) -> None:
         while True:
-            batch = [await self._arrived.get()]
-            while len(batch) < BATCH and not self._arrived.empty():
-                batch.append(self._arrived.get_nowait())
+            batch = await self._batches.next()
             found = await self.in_worker(self._take, [data for data, _, _ in batch])
             self._queued -= sum(len(data) for data, _, _ in batch)
             self._taken.set()
             left = range(len(batch)) if found is None else self._left  # not stored: their senders will repeat them
-            told = [acknowledge(i not in left) for i, (_, acknowledge, _) in enumerate(batch)]
-            if open_ones := [one for one in told if one is not NOW]:
-                await asyncio.gather(*open_ones)
+            await all_of(acknowledge(i not in left) for i, (_, acknowledge, _) in enumerate(batch))
             if found is None:
                 continue
             self._by_point |= {point: batch[i][2] for point, i in self._spoke.items()}
@@ -411,7 +407,7 @@ class Collector:
         ):  # whatever the clock shows
             found += self._again_all(other_halves(self.store, self.rounds, message), message)
         start_ns = message.interval.start_ns
-        self.store.put_message(message.key, message.point, start_ns, data, now_ns, message.segment)
+        self.store.put_message(message.key, message.point, start_ns, bytes(data), now_ns, message.segment)
         return found + self._into_rounds(message)
 
     def _is_behind(self, message: Message, now_ns: int) -> bool:

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from wirelag.collector.health import KINDS
+from wirelag.collector.last_minute import LastMinute
 from wirelag.collector.process import of_process
 from wirelag.collector.tally import Tally
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.loss import APART
 from wirelag.protocol.results import Ends, Rank, Result
 from wirelag.protocol.session import LINGER_NS
+from wirelag.render.metric_families import Native
 from wirelag.stats.distribution import MIDDLES_NS
+from wirelag.stats.exponential import Exponential
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -30,7 +33,12 @@ MOST_SEGMENTS: Final = 500
 MOST_POINTS: Final = 1000
 MOST_SILENT: Final = 100_000  # intervals that may be awaited and remembered
 OTHER: Final = "other"
-BOUNDS: Final = (*(float(f"{m}e{e}") for e in range(-5, 1) for m in (1, 2.5, 5)), 10.0)  # seconds
+# Seconds, ten in each decade (the preferred numbers R10): a constant delay reads as one at most 28% longer.
+BOUNDS: Final = (
+    *(float(f"{m}e{e}") for e in range(-5, 1) for m in (1, 1.25, 1.6, 2, 2.5, 3.2, 4, 5, 6.3, 8)),
+    10.0,
+)
+P99: Final = 0.99
 READY: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 LIVE_NS: Final = 60 * 10**9  # later results were on an agent's disk: they say nothing about the collector's speed
 _SIZES: Final = {"bytes": "in", "asked bytes": "out"}
@@ -49,6 +57,8 @@ class _Sums:
     error_ns: int = 0
     synchronised: bool = True
     ci95_ns: tuple[float, float] | None = None  # interval of the last mean, including the clocks' error
+    native: Exponential = field(default_factory=Exponential)
+    minute: LastMinute = field(default_factory=LastMinute)
 
 
 class InUse(NamedTuple):
@@ -119,7 +129,11 @@ class Metrics:
             sums.delays += weights
             mean_ns = tally.moments.mean_ns
             # The mean is exact, the sample is not: so the histogram's sum uses the exact mean.
-            sums.seconds += 0.0 if mean_ns is None else max(0.0, mean_ns) / 1e9 * float(weights.sum())
+            seconds = 0.0 if mean_ns is None else max(0.0, mean_ns) / 1e9 * float(weights.sum())
+            sums.seconds += seconds
+            sums.native.add(tally.bins, tally.weights, tally.negative, seconds)
+            if interval is not None:
+                sums.minute.add(interval, tally)
             sums.error_ns, sums.synchronised = tally.clock_error_ns, not tally.unsynchronised
             bound_ns = tally.moments.bound_ns(0.05)
             sums.ci95_ns = None
@@ -159,6 +173,25 @@ class Metrics:
 
     # ---- exposition ----
 
+    def families(
+        self,
+        agents: list[dict[str, Any]],
+        counted: Mapping[str, int],
+        store_bytes: int,
+        in_use: Mapping[str, InUse] | None = None,
+        problems: Iterable[str] = (),
+        ends: Iterable[Ends] = (),
+    ) -> list[Metric]:
+        """All families but native ones; `problems`: those of the collector (health.py); `ends`: of segments."""
+        families = [*self._of_segments(), *_of_agents(agents), *self._of_itself(counted, store_bytes, set(problems))]
+        return [*families, *_of_limits(in_use or {}), _of_ends(ends), *of_process()]
+
+    def natives(self) -> list[Native]:
+        """Native histograms, which text cannot carry; under a name of their own, since one of a name is kept."""
+        with self._lock:
+            found = {name: sums.native.copy() for name, sums in self._segments.items() if sums.counts["knows sent"]}
+        return [Native("wirelag_one_way_delay_native_seconds", "One-way delay of packets.", found)]
+
     def text(
         self,
         agents: list[dict[str, Any]],
@@ -168,12 +201,11 @@ class Metrics:
         problems: Iterable[str] = (),
         ends: Iterable[Ends] = (),
     ) -> tuple[bytes, str]:
-        """The exposition and its media type; `problems`: those of the collector (health.py); `ends`: of segments."""
+        """The exposition as text and its media type."""
         from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
         from prometheus_client.registry import Collector
 
-        families = [*self._of_segments(), *_of_agents(agents), *self._of_itself(counted, store_bytes, set(problems))]
-        families += [*_of_limits(in_use or {}), _of_ends(ends), *of_process()]
+        families = self.families(agents, counted, store_bytes, in_use, problems, ends)
 
         class Fixed(Collector):
             def collect(self) -> Iterator[Metric]:
@@ -239,8 +271,20 @@ class Metrics:
             "The 95% interval of the mean delay of the last interval, with the clocks' error.",
             labels=["segment", "bound"],
         )
+        p99 = GaugeMetricFamily(
+            "wirelag_segment_p99_seconds", "The 99th percentile of delays of the last minute.", labels=by
+        )
+        p99_ci95 = GaugeMetricFamily(
+            "wirelag_segment_p99_ci95_seconds",
+            "Its 95% interval, with the clocks' error.",
+            labels=["segment", "bound"],
+        )
         with self._lock:
             for name, sums in self._segments.items():
+                if (found := sums.minute.figures_ns(P99)) is not None:
+                    p99.add_metric([name], found[0] / 1e9)
+                    for bound, value_ns in zip(("low", "high"), found[1] or (), strict=False):
+                        p99_ci95.add_metric([name, bound], value_ns / 1e9)
                 counted = sums.counts["knows sent"] or not sums.counts["knows references"]
                 if counted:
                     delay.add_metric([name], _cumulative(BOUNDS, sums.delays), sums.seconds)
@@ -263,7 +307,7 @@ class Metrics:
                 for bound, value_ns in zip(("low", "high"), sums.ci95_ns or (), strict=False):
                     ci95.add_metric([name, bound], value_ns / 1e9)
         of_packets = [delay, interpolated, *counters.values(), *order.values(), judged, unseen, *references.values()]
-        return [*of_packets, intervals, error, synchronised, ci95]
+        return [*of_packets, intervals, error, synchronised, ci95, p99, p99_ci95]
 
     def _of_itself(self, counted: Mapping[str, int], store_bytes: int, problems: set[str]) -> list[Metric]:
         from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily

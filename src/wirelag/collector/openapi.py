@@ -12,6 +12,7 @@ from wirelag.report import QUANTILES
 
 LATEST: Final = 4e9  # seconds since 1970, in 2096
 MOST: Final = 10_000  # reports per response
+MOST_POINTS: Final = 2000  # that a screen can show
 RESOLUTIONS: Final = ("interval", "minute", "hour")
 Schema = dict[str, Any]
 
@@ -32,6 +33,7 @@ PARAMETERS: Final[Mapping[str, tuple[tuple[str, bool, Schema, str], ...]]] = {
         _FROM,
         _TO,
         ("limit", False, {"type": "integer", "minimum": 1, "maximum": MOST}, "Latest reports; default: 1000."),
+        ("points", False, {"type": "integer", "minimum": 1, "maximum": MOST_POINTS}, "Add up neighbours to so many."),
     ),
     "/api/v1/path": (
         ("source", True, _NAME, "The router where the path begins."),

@@ -346,6 +346,15 @@ def _in_use(collector: Collector, settings: Settings, inbox: HttpInbox, visitors
     }
 
 
+async def _pushed(settings: Settings, collector: Collector, api: Api) -> None:
+    """Send metrics to those who are named in the settings."""
+    if settings.push is not None:
+        from wirelag.collector.push import Push
+
+        name = f"{socket.gethostname()}:{settings.port}"
+        await Push(settings.push, collector.metrics, api.measured, name).run(collector.counted, collector.notices)
+
+
 def _by_agents(ends: Sequence[Ends], running: Settings) -> bool:
     """Whether agents may name segments."""
     return not ends or running.follow is not None
@@ -447,6 +456,7 @@ async def _serve(
     closing = asyncio.create_task(close_idle(server, visitors, collector.counted))
     waiting = asyncio.create_task(ended.wait())
     watching = asyncio.create_task(watched(lambda: collector.health.healthy))
+    pushing = asyncio.create_task(_pushed(settings, collector, api))
     scheme = "http" if encrypted is None else "https"
     host, port = door.getsockname()[:2]
     print(
@@ -474,3 +484,4 @@ async def _serve(
         waiting.cancel()
         closing.cancel()
         watching.cancel()
+        pushing.cancel()

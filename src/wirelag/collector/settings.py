@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from wirelag.collector.following import Follow
 from wirelag.collector.objectives import Objective
+from wirelag.collector.receivers import Receivers
 from wirelag.collector.store import Retention, is_postgres
 from wirelag.collector.tokens import Tokens, tokens_of
 from wirelag.errors import WirelagError
@@ -115,6 +116,12 @@ SCHEMA: Final = Schema((
         "--nats-replicas"),
     Key("share.lease", duration("500ms", "10m"), "1500ms", "with PostgreSQL and a broker: how long after its last "
         "sign of life the work of a collector goes to others"),
+    Key("push.remote_write", TEXT, None, "also send metrics by Prometheus remote write: `https://HOST/api/v1/write`"),
+    Key("push.otlp", TEXT, None, "also send metrics by OpenTelemetry: `https://HOST:4318/v1/metrics`"),
+    Key("push.every", duration("1s", "1h"), "15s", "how often"),
+    Key("push.secret_file", PATH, None, "file with the bearer token of the receivers"),
+    Key("push.ca", PATH, None, "CA that signed the receivers' certificates", None, "the system's"),
+    Key("push.insecure", FLAG, False, "allow plain text to other hosts and any certificate"),
     Key("limits.messages", whole(1, 10**6), 500, "messages per second of one point; beyond it, it waits"),
     Key("limits.bytes", size("64KiB"), "8MiB", "bytes per second of one point; beyond it, it waits"),
     Key("limits.time", number(0.01, 1.0), 0.25, "share of the processing time that one point may use"),
@@ -160,6 +167,7 @@ class Settings:
     replicas: int = 1
     objectives: tuple[Objective, ...] = ()
     sites: Mapping[str, str] = field(default_factory=dict)
+    push: Receivers | None = None
     given: str = ""  # which settings were given, in words
 
     @property
@@ -225,12 +233,26 @@ class Settings:
             read["nats.replicas"],
             read["slo"] or (),
             read["sites"] or {},
+            _receivers(read) if read.given("push") else None,
             read.stated(),
         )
 
 
 def _follow(read: Read, names: Mapping[str, str]) -> Follow:
     return Follow(read["follow.every"], read["follow.overlap"], read["follow.upgraded"], names)
+
+
+def _receivers(read: Read) -> Receivers:
+    if read["push.remote_write"] is None and read["push.otlp"] is None:
+        raise read.wrong("push.otlp", "is missing, and so is push.remote_write: name a receiver")
+    secret = _text_of(read["push.secret_file"]).strip() if read["push.secret_file"] else None
+    found = []
+    for name in ("push.remote_write", "push.otlp"):
+        url = read[name]
+        if url is not None and not url.startswith(("https://", "http://")):
+            raise read.wrong(name, "must begin with https://, or http:// within the host")
+        found.append(None if url is None else Address(url, secret, read["push.ca"], read["push.insecure"]))
+    return Receivers(found[0], found[1], read["push.every"])
 
 
 def _nats(read: Read) -> Address:

@@ -37,6 +37,8 @@ MOST_CLASSES: Final = 1 << 16  # classes of all segments; more are not kept
 MOST_DAMAGED: Final = 10_000  # rows that the disk has changed, of which it is told
 MOST_OF_ONE: Final = 1 << 13  # classes of one segment, so that it cannot use up the others', unless fewer are allowed
 
+MOST_FIRST: Final = 1 << 16
+
 _RANKS: Final = frozenset(map(int, Rank))
 _PUT: Final = (
     f"insert or replace into results (series, length_ns, start_ns, rank, {', '.join(COLUMNS)}, crc) "
@@ -58,6 +60,9 @@ class SqliteStore:
         self._turn = threading.Lock()  # of those who write: the collector, and who deletes
         self._pruning = threading.Lock()
         self._began = False
+        self._first: set[tuple[int, int, int]] = (
+            set()
+        )  # rows of first results, which any other replaces: not read again
         self._checked: sqlite3.Connection | None = None  # the connection of a check that runs
         self._successor: tuple[str, dict[str, int]] | None = None  # of a damaged file: it has still to be opened
         self.rescued: str | None = None  # what was done about a damaged file at the start
@@ -277,10 +282,17 @@ class SqliteStore:
             self.beyond += 1
             return Put(None, taken=False)
         where = (series, interval.length_ns, interval.start_ns)
-        known, before = self._stored((segment, key or ""), where)
+        known: Rank | None = Rank.FIRST
+        before = Tally()
+        if where not in self._first or rank < Rank.FIRST:
+            known, before = self._stored((segment, key or ""), where)
         if known is not None and (known > rank or (known == rank and before.loss_sent and not tally.loss_sent)):
             return Put(known, taken=False)
         self._write((segment, key or ""), where, rank, tally)
+        if rank == Rank.FIRST and not tally.loss_sent and len(self._first) < MOST_FIRST:
+            self._first.add(where)
+        else:
+            self._first.discard(where)
         if interval.length_ns < MINUTE_NS and rank != Rank.FIRST:
             self._mark(MINUTE_NS, interval.start_ns, series)
         elif MINUTE_NS <= interval.length_ns < HOUR_NS and rank != Rank.FIRST:
@@ -411,6 +423,7 @@ class SqliteStore:
 
     def _forget_series(self) -> None:
         self._series.clear()
+        self._first.clear()
         self._classes = self._count_classes()
 
     def _mark(self, length_ns: int, start_ns: int, series: int) -> None:

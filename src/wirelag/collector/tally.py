@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -109,8 +110,28 @@ class Tally:
         if self.min_ns is None:  # from the sample, as nothing better is known
             self.min_ns, self.max_ns = int(tail.delays_ns.min()), int(tail.delays_ns.max())
 
+    @classmethod
+    def of_parts(cls, parts: Sequence[Tally]) -> Tally:
+        """All of them added up, in order: as `add` does, but quick for many."""
+        whole = cls()
+        for part in parts:
+            whole._add_numbers(part)
+        if parts:
+            whole.bins, places = np.unique(np.concatenate([part.bins for part in parts]), return_inverse=True)
+            whole.weights = np.zeros(len(whole.bins), np.int64)
+            np.add.at(whole.weights, places, np.concatenate([part.weights for part in parts]))
+        return whole
+
     def add(self, other: Tally) -> None:
         """Add another interval."""
+        self._add_numbers(other)
+        bins = np.union1d(self.bins, other.bins)
+        weights = np.zeros(len(bins), np.int64)
+        weights[np.searchsorted(bins, self.bins)] += self.weights
+        weights[np.searchsorted(bins, other.bins)] += other.weights
+        self.bins, self.weights = bins, weights
+
+    def _add_numbers(self, other: Tally) -> None:
         first = not self.intervals
         for name in ("reordered", "duplicated"):
             mine, theirs = 0 if first else getattr(self, name), getattr(other, name)
@@ -123,11 +144,6 @@ class Tally:
         self.clock_error_ns = max(self.clock_error_ns, other.clock_error_ns)
         self.min_ns = min((x for x in (self.min_ns, other.min_ns) if x is not None), default=None)
         self.max_ns = max((x for x in (self.max_ns, other.max_ns) if x is not None), default=None)
-        bins = np.union1d(self.bins, other.bins)
-        weights = np.zeros(len(bins), np.int64)
-        weights[np.searchsorted(bins, self.bins)] += self.weights
-        weights[np.searchsorted(bins, other.bins)] += other.weights
-        self.bins, self.weights = bins, weights
 
     # ---- figures ----
 
@@ -137,6 +153,15 @@ class Tally:
         if found is None:
             return None
         return min(max(found, self.min_ns or 0.0), found if self.max_ns is None else float(self.max_ns))
+
+    def with_interval_ns(self, q: float) -> tuple[float, tuple[float, float] | None] | None:
+        """A quantile and its 95% interval with the clocks' error, if they are in sync; None if too few are known."""
+        ranked = RankedBins(self.bins, self.weights, self.negative)
+        found, bounds = self.quantile_ns(q, ranked), self._bounds_ns(q, ranked)
+        if found is None or bounds is None:
+            return None
+        clock = self.clock_error_ns
+        return found, None if self.unsynchronised else (bounds[0] - clock, bounds[1] + clock)
 
     def to_json(self, start_ns: int, length_ns: int, settled: bool) -> dict[str, Any]:
         """The JSON of the API; times in seconds."""

@@ -174,6 +174,12 @@ def peek(data: bytes, most: int = MOST_BYTES) -> Message:
     return _decode(data, most, whole=False)
 
 
+class Opened(bytes):
+    """The bytes of a message, with what was found at its beginning: `decode` need not parse that again."""
+
+    found: tuple[Message, Any, int] | None = None  # the message without records, all names, where these end
+
+
 def _decode(data: bytes, most: int, *, whole: bool) -> Message:
     if len(data) > most:
         raise ValueError(f"has {len(data)} bytes, more than the limit of {most}")
@@ -193,6 +199,21 @@ def _decode(data: bytes, most: int, *, whole: bool) -> Message:
 
 
 def _parts(data: bytes, most: int, whole: bool) -> Message:
+    if not isinstance(data, Opened) or data.found is None:
+        found = _beginning(data, most)
+        if isinstance(data, Opened):
+            data.found = found
+    else:
+        found = data.found
+    message, names, end = found
+    if not whole:
+        return message
+    if len(names) - 1 > MOST_RECORDS:
+        raise ValueError(f"has {len(names) - 1} records, more than {MOST_RECORDS}")
+    return _with(message, together(names[1:], memoryview(data)[end:], max(_MOST_NAMES, most // 4)))
+
+
+def _beginning(data: bytes, most: int) -> tuple[Message, Any, int]:
     start = _START.size + _LENGTH.size
     end = start + (_LENGTH.unpack_from(data, _START.size)[0] if start <= len(data) else most)
     if end > len(data):
@@ -201,12 +222,7 @@ def _parts(data: bytes, most: int, whole: bool) -> Message:
         raise ValueError("is damaged: the checksum does not match")
     longest = min(max(_MOST_NAMES, _MOST_RATIO * (end - start)), max(_MOST_NAMES, most // 4))
     names = from_json(lengthen(data[start:end], longest))
-    message = _opening(names[0])
-    if not whole:
-        return message
-    if len(names) - 1 > MOST_RECORDS:
-        raise ValueError(f"has {len(names) - 1} records, more than {MOST_RECORDS}")
-    return _with(message, together(names[1:], memoryview(data)[end:], max(_MOST_NAMES, most // 4)))
+    return _opening(names[0]), names, end
 
 
 def _before(data: bytes, whole: bool) -> Message:

@@ -10,6 +10,7 @@ over 2.4 hours share the last one (kernels/distribution.h).
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -76,13 +77,19 @@ def quantile_in_bins(bins: Ints, weights: npt.NDArray[Any], q: float, below: int
     return RankedBins(bins, weights, below).quantile(q)
 
 
+_SHORT: Final = 512
+
+
 class RankedBins:
     """Bins, with the rank of each: for several quantiles of the same delays."""
 
     def __init__(self, bins: Ints, weights: npt.NDArray[Any], below: int = 0) -> None:
-        self._bins, self._weights, self._below = bins, weights, below
-        self._ranks = np.cumsum(weights) + below
-        self.weight = int(self._ranks[-1]) if len(weights) else below
+        ranks, self._below = np.cumsum(weights) + below, below
+        self.weight = int(ranks[-1]) if len(weights) else below
+        columns: tuple[Any, ...] = bins, weights, ranks
+        if len(weights) <= _SHORT:  # lists are quicker, but take longer to make
+            columns = bins.tolist(), weights.tolist(), ranks.tolist()
+        self._bins, self._weights, self._ranks = columns
 
     def quantile(self, q: float) -> float | None:
         """As `quantile_in_bins`."""
@@ -92,7 +99,7 @@ class RankedBins:
         return (self._at(rank - 1) + self._at(rank)) / 2 if between else self._at(rank)
 
     def _at(self, rank: float) -> float:
-        row = int(self._ranks.searchsorted(min(rank, self.weight - 1), side="right"))
+        row = bisect_right(self._ranks, min(rank, self.weight - 1))
         before, count, bin_ = (
             float(self._ranks[row] - self._weights[row]),
             float(self._weights[row]),

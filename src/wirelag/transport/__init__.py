@@ -6,12 +6,13 @@ the same key, and the collector counts it once. Errors and `repr` contain no sec
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
 import random
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
@@ -30,6 +31,12 @@ class _Now:
 
 
 NOW: Final[Awaitable[None]] = _Now()
+
+
+async def all_of(told: Iterable[Awaitable[None]]) -> None:
+    """Wait for all of these at once; what has happened already costs no task."""
+    if waiting := [one for one in told if one is not NOW]:
+        await asyncio.gather(*waiting)
 
 
 class Acknowledge(Protocol):

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from wirelag.errors import MissingExtraError
-from wirelag.protocol.messages import MOST_BYTES, UnknownVersion, peek
+from wirelag.protocol.messages import MOST_BYTES, Opened, UnknownVersion, peek
 from wirelag.transport import NOW, Acknowledge
 from wirelag.transport.http import ASK_HEADER, FRAME, MEDIA_TYPE, QUIET_S, RUN_HEADER
 from wirelag.transport.quotas import Quotas
@@ -272,6 +272,7 @@ class HttpInbox:
             return False
         if (sender := self._who(request)) is None or not body or request.headers.get("content-type") != MEDIA_TYPE:
             return False
+        body = Opened(body)
         try:
             opening = peek(body, self._most)
         except ValueError:

@@ -1,0 +1,16 @@
+"""Where a collector sends its metrics (push.py does)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wirelag.transport import Address
+
+
+@dataclass(frozen=True, slots=True)
+class Receivers:
+    """Where metrics go, and how often."""
+
+    remote_write: Address | None = None
+    otlp: Address | None = None
+    every_ns: int = 15 * 10**9
