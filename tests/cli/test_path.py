@@ -322,7 +322,10 @@ def test_a_page_is_written(net: Path, reports: list[str], slow: tuple[Path, Trut
     wirelag("path", net, slow[0], *AD, "--interval", "500ms", "--html", page)
     text = page.read_text(encoding="utf-8")
     figures = json.loads(text.split('id="figures">')[1].split("</script>")[0])
-    assert set(figures) == {"segments", "segments1", "time"}
+    assert set(figures) == {"network", "segments", "segments1", "time"}
+    classes = {one["name"]: one["tips"] for one in series(figures["network"]) if "name" in one}
+    assert [tip.split("\n")[0] for tip in classes["slow"]] == ["F[A>C]"]  # the queue is towards C
+    assert set(classes["on the path"]) == set("ACDEF")
     steps = series(figures["segments"])
     total = sum(steps[0]["x"]) + sum(steps[1]["x"])
     assert total == pytest.approx(steps[1]["base"][-1] + steps[1]["x"][-1], rel=1e-4)  # steps follow one another

@@ -24,6 +24,7 @@ class CompareResult(Result):
     command: ClassVar[str] = "compare"
     comparison: Comparison
     everything: bool = False  # whether the table shows every group
+    subject: str = ""  # names of the reports
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -46,6 +47,11 @@ class CompareResult(Result):
 
         return table(self.comparison, self.everything)
 
+    def page(self) -> str:
+        from wirelag.render.compare import page
+
+        return page(self)
+
 
 def compare(before: Comparable, after: Comparable, *, everything: bool = False) -> CompareResult:
     """Compare two results: what got slower, where, by how much, and whether by more than chance.
@@ -64,7 +70,8 @@ def compare(before: Comparable, after: Comparable, *, everything: bool = False) 
         one, other = _name(before, "the first"), _name(after, "the second")
         name = {"before": one, "after": other, "both": f"{one} and {other}"}[error.side]
         raise WirelagError(f"{name}: {error}") from None
-    return CompareResult(comparison, everything, notes=list(comparison.notes))
+    subject = f"{_name(before, 'the first')} and {_name(after, 'the second')}"
+    return CompareResult(comparison, everything, subject, notes=list(comparison.notes))
 
 
 def _content(given: Comparable) -> Mapping[str, Any]:

@@ -149,6 +149,7 @@ class Entry:
     legs: dict[str, Entry] = field(default_factory=dict)  # of round trips: to the server, to the client
     estimated: Entry | None = None  # of responses: estimates beside paired exchanges
     words: Sequence[int] = ()  # of a group: what its key is made of
+    tag: int | None = None  # of its group, in what is kept of groups for charts
 
     def by_leg(self) -> dict[str, Entry]:
         """Both legs, and the figures that come first if they are of neither, or there is no leg."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from wirelag.stats.distribution import Distribution
     from wirelag.synopses.connections import Connections
     from wirelag.synopses.group_delays import Group, GroupDelays
+    from wirelag.synopses.group_times import GroupTimes
     from wirelag.synopses.samples import Figures, Samples, Sink
     from wirelag.synopses.timeline import Timeline
 
@@ -139,6 +140,7 @@ class RttResult(DelayResult):
     command: ClassVar[str] = "rtt"
     ranked: str = ""  # the leg by which groups are in order
     timeline: Timeline | None = None  # for the page
+    group_times: GroupTimes | None = None  # likewise
     coverage: str = ""  # the last note
     asked: tuple[str, ...] = ()  # what was asked of all delays, in words
     broken: dict[str, Broken] = field(default_factory=dict)  # agreements that a group breaks
@@ -293,8 +295,14 @@ def measure_rtt(
             from wirelag.measure.points import own_file
 
             sinks.append(stack.enter_context(SampleFile(own_file(samples, packets.names))).add)
+        times: GroupTimes | None = None
+        if charts and settings.groups.by is not None:
+            from wirelag.synopses.group_times import GroupTimes
+
+            times = GroupTimes(settings.ranked)
+            sinks.append(times.add)
         result = measured(heard.cuts_of(packets, settings, sinks, progress), heard, packets, settings)
-    result.samples = kept
+    result.samples, result.group_times = kept, times
     return told(result, packets, settings)
 
 
@@ -436,7 +444,7 @@ class _Grouped:
             details = {**entry.report.details, "earlier_in_other": group.before}
             entry.report = replace(entry.report, details=details)
         asked = _asked(entry, self.questions, self.connections, samples.tag)
-        entry.verdicts = self.questions.of_legs(asked, entry.delays)
+        entry.verdicts, entry.tag = self.questions.of_legs(asked, entry.delays), group.tag
         return _shape_only(entry)
 
     def each(self, places: Places) -> Iterator[Entry]:

@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from wirelag.errors import WirelagError
 from wirelag.network.segments import ANY
-from wirelag.network.topology import Link, Network, Topology
+from wirelag.network.topology import Link, Network, Place, Topology
 
 Weight: TypeAlias = str | int | Decimal | None
 Ways: TypeAlias = Literal["listed", "both", "mirrored"]  # mirrored: both, unless the file lists the reverse too
@@ -44,6 +44,7 @@ class Draft:
     prefixes: dict[str, tuple[Network, ...]] = field(default_factory=dict)  # by key
     notes: list[str] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)  # by key
+    places: dict[str, Place] = field(default_factory=dict)  # by key
     ports: dict[tuple[str, str], list[tuple[Weight, str, str]]] = field(default_factory=dict)  # addresses of links
 
     def refusal(self, place: str, what: str) -> WirelagError:
@@ -68,6 +69,15 @@ class Draft:
                     raise self.refusal(place, f"there is no router {shown(key)}")
                 self.routers[key] = key
         self.links.append(Written(source, target, weight, place))
+
+    def put(self, key: str, x: object, y: object) -> None:
+        """Note where a router is, x to the right and y up; what is not two numbers says nothing."""
+        try:
+            place = float(str(x)), float(str(y))
+        except ValueError:
+            return
+        if all(map(math.isfinite, place)):
+            self.places[key] = place
 
     def settle(self) -> Topology:
         """Turn it into a topology."""
@@ -94,6 +104,7 @@ class Draft:
                 for one, other in cheapest
                 if (one, other) in self.ports
             },
+            places={names[key]: place for key, place in self.places.items() if key in names},
         )
 
     def _names(self, notes: list[str]) -> dict[str, str]:

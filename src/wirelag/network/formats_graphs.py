@@ -41,6 +41,7 @@ def _graphml(name: str, root: Element) -> Draft:
         key = router.attributes.get("id", "")
         told = data(router)
         draft.add_router(key, told.get("label") or told.get("name") or key, f"node {at}")
+        draft.put(key, told.get("longitude") or told.get("x"), told.get("latitude") or told.get("y"))
     links = list(graph.every("edge"))
     told_of_links = [data(link) for link in links]
     attribute = weigh(draft, told_of_links)
@@ -60,6 +61,7 @@ def read_gml(name: str, text: str) -> Draft:
     for at, router in enumerate(_blocks(graph, "node"), 1):
         key = _value(router, "id")
         draft.add_router(key, _value(router, "label") or _value(router, "name") or key, f"node {at}")
+        draft.put(key, _value(router, "longitude"), _value(router, "latitude"))
     links = [{key: _value(link, key) for key in link} for link in _blocks(graph, "edge")]
     attribute = weigh(draft, links)
     for at, link in enumerate(links, 1):

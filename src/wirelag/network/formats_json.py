@@ -66,6 +66,7 @@ def _plain(name: str, document: dict[str, Any]) -> Draft:
         _link(draft, f"links[{at}]", link, "weight", declared)
     _prefixes(draft, document.get("prefixes", {}))
     _addresses(draft, document.get("addresses", {}))
+    _places(draft, document.get("places", {}))
     return draft
 
 
@@ -78,6 +79,9 @@ def _graph(name: str, document: dict[str, Any]) -> Draft:
             raise draft.refusal(place, "this should be an object with an id")
         key = _key(draft, place, router.get("id"))
         draft.add_router(key, str(router.get("name") or router.get("label") or key), place)
+        where = router.get("pos")
+        x, y = where if isinstance(where, list) and len(where) == 2 else (router.get("x"), router.get("y"))
+        draft.put(key, router.get("longitude", x), router.get("latitude", y))
     listed = "edges" if "edges" in document else "links"
     links = _list(draft, document, listed)
     attribute = weigh(draft, [link for link in links if isinstance(link, dict)])
@@ -136,6 +140,17 @@ def _addresses(draft: Draft, addresses: object) -> None:
         if router not in draft.routers:
             raise draft.refusal("addresses", f"there is no router {shown(router)}")
         draft.addresses[router] = _address(draft, f"addresses.{shown(router)}", address)
+
+
+def _places(draft: Draft, places: object) -> None:
+    if not isinstance(places, dict):
+        raise draft.refusal("places", "this should be an object with [x, y] for each router")
+    for router, place in places.items():
+        if router not in draft.routers:
+            raise draft.refusal("places", f"there is no router {shown(router)}")
+        if not isinstance(place, list) or len(place) != 2:
+            raise draft.refusal(f"places.{shown(router)}", "this should be [x, y], x to the right and y up")
+        draft.put(router, *place)
 
 
 def _address(draft: Draft, place: str, text: object) -> str:

@@ -38,6 +38,7 @@ def read_native(name: str, text: str) -> Draft:
             if router is None:
                 raise draft.refusal(place, f"this should be a name and where it is, and is {shown(line)}")
             draft.add_router(router[1], router[1], place)
+            draft.put(router[1], *[*(router[2] or "").strip(" ()").split(), "", ""][:2])
         elif section == "LINKS":
             link = _LINK.fullmatch(line)
             if link is None:
@@ -56,6 +57,8 @@ def read_xml(name: str, root: Element) -> Draft:
     for at, router in enumerate(root.every("node")):
         key = router.attributes.get("id", "")
         draft.add_router(key, key, f"node {at + 1}")
+        where = {one.tag: one.text for one in router.every("x")} | {one.tag: one.text for one in router.every("y")}
+        draft.put(key, where.get("x"), where.get("y"))
     for at, link in enumerate(root.every("link")):
         told = {one.tag: one.text for one in link.inside}
         cost = told.get("routingCost") or "0"

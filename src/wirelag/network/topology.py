@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import rustworkx as rx
 
 Network: TypeAlias = IPv4Network | IPv6Network
+Place: TypeAlias = tuple[float, float]  # x to the right, y up: longitude and latitude, say
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Topology:
     unit: Decimal = Decimal(1)  # unit of weights: 1, 0.1, 0.01 ...
     addresses: Mapping[str, str] = field(default_factory=dict)  # a router's own, valid whatever port fails
     link_addresses: Mapping[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # of its two ports
+    places: Mapping[str, Place] = field(default_factory=dict)  # where routers are, as far as the file says
 
     @cached_property
     def graph(self) -> rx.PyDiGraph[str, int]:
@@ -95,6 +97,7 @@ class Topology:
             prefixes={new[router]: networks for router, networks in self.prefixes.items()},
             addresses={new[router]: address for router, address in self.addresses.items()},
             link_addresses={(new[one], new[other]): ports for (one, other), ports in self.link_addresses.items()},
+            places={new[router]: place for router, place in self.places.items()},
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -112,6 +115,8 @@ class Topology:
             answer["prefixes"] = {router: [str(one) for one in nets] for router, nets in self.prefixes.items()}
         if self.addresses:
             answer["addresses"] = dict(self.addresses)
+        if self.places:
+            answer["places"] = {router: list(place) for router, place in self.places.items()}
         return answer
 
 

@@ -1,4 +1,4 @@
-"""What `wirelag compare` prints."""
+"""What `wirelag compare` prints: its table and its page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wirelag.units import format_duration
 
 if TYPE_CHECKING:
+    from wirelag.measure.compare import CompareResult
     from wirelag.measure.comparison import Bounds, ComparedPart, Comparison, FigureChange
 
 MOST_GROUPS: Final = 20
@@ -22,8 +23,8 @@ def table(result: Comparison, everything: bool = False) -> list[str]:
     groups = [_group_row(part) for part in shown]
     head = ["", "", "before", "after", "change", "95% interval", "more than chance?"]
     widths = [max(len(row[i]) for row in (head, *rows, *groups)) for i in range(len(head))]
-    other = [f"{key}: {_verdict(leg)}" for key, leg in legs if leg.main.is_called]
-    verdict = f"{parts[0][0]}: {_verdict(result.total)}" if other else _verdict(result.total)
+    other = [f"{key}: {verdict_text(leg)}" for key, leg in legs if leg.main.is_called]
+    verdict = f"{parts[0][0]}: {verdict_text(result.total)}" if other else verdict_text(result.total)
     lines = [verdict, *other, *(f"note: {note}" for note in result.notes)]
     lines += [_line(row, widths) for row in (head, *rows)]
     if result.groups:
@@ -54,8 +55,8 @@ def _line(row: list[str], widths: list[int]) -> str:
 
 def _row(key: str, change: FigureChange) -> list[str]:
     verdict = f"{change.verdict}: {change.reason}" if change.reason else change.verdict
-    values = [_value(change, change.before), _value(change, change.after)]
-    return [key, _name(change), *values, *_by_how_much(change), verdict]
+    values = [value_text(change, change.before), value_text(change, change.after)]
+    return [key, name_of(change), *values, *by_how_much(change), verdict]
 
 
 def _group_row(part: ComparedPart) -> list[str]:
@@ -63,19 +64,20 @@ def _group_row(part: ComparedPart) -> list[str]:
     called = [change for change in part.changes if change.is_called]
     if len(called) > 1:
         others = [
-            f"{_name(change)}{'' if change.verdict == part.main.verdict else ' ' + change.verdict}"
+            f"{name_of(change)}{'' if change.verdict == part.main.verdict else ' ' + change.verdict}"
             for change in called[1:]
         ]
         row[-1] += f" (also {', '.join(others)})"
     return row
 
 
-def _verdict(part: ComparedPart) -> str:
+def verdict_text(part: ComparedPart) -> str:
+    """The verdict on a part, with its main figure."""
     change = part.main
     if change.p_value is None:
         return f"cannot say: {change.reason}"
-    amount, interval = _by_how_much(change)
-    moved = f"{_name(change)} {_value(change, change.before)} -> {_value(change, change.after)}"
+    amount, interval = by_how_much(change)
+    moved = f"{name_of(change)} {value_text(change, change.before)} -> {value_text(change, change.after)}"
     return f"{part.verdict}: {moved}, {amount} (95% interval {interval})"
 
 
@@ -96,17 +98,19 @@ def _keys(keys: tuple[str, ...], everything: bool) -> str:
     return f"{len(keys):,} group{'' if len(keys) == 1 else 's'}: {', '.join(listed)}{more}"
 
 
-def _name(change: FigureChange) -> str:
+def name_of(change: FigureChange) -> str:
+    """A figure's name: mean, p99, loss."""
     return change.name if change.name == "mean" or change.is_rate else f"p{float(change.name) * 100:g}"
 
 
-def _value(change: FigureChange, value: float | None) -> str:
+def value_text(change: FigureChange, value: float | None) -> str:
+    """A value of a figure: a time, or a share."""
     if value is None:
         return "-"
     return f"{value:.3%}" if change.is_rate else format_duration(value * 1e9)
 
 
-def _by_how_much(change: FigureChange) -> tuple[str, str]:
+def by_how_much(change: FigureChange) -> tuple[str, str]:
     """The change and its interval: relative for delays, in points for rates, else in time."""
     if change.difference is None:
         return "-", "-"
@@ -133,3 +137,19 @@ def _range(bounds: Bounds | None, text: Any) -> str:
 
 def _signed(seconds: float) -> str:
     return f"{'+' if seconds >= 0 else ''}{format_duration(seconds * 1e9)}"
+
+
+def page(result: CompareResult) -> str:
+    """The page with a chart of the groups that changed most."""
+    from wirelag.render.html.compare import ComparePage, render_compare
+
+    return render_compare(
+        ComparePage(
+            title="What changed",
+            subject=result.subject,
+            command_line=result.command_line,
+            comparison=result.comparison,
+            notes=result.notes,
+            warnings=result.warnings,
+        )
+    )

@@ -41,6 +41,8 @@ def page(found: PathResult) -> str:
             verdicts=[*verdict_lines(found), *found.verdicts],
             changes=found.changes,
             unassigned=unassigned,
+            topology=found.topology,
+            slow=found.slow,
             warnings=found.notes,
             counts=counts,
         )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from wirelag.measure.rtt import RttResult
     from wirelag.render.html.charts import Intervals, Parts
     from wirelag.report import Report
+    from wirelag.synopses.group_times import GroupTimes
 
 SHOWN: Final = ("p50", "p90", "p99")  # figures that every table has
 
@@ -110,5 +111,11 @@ def page(result: RttResult) -> str:
             counts=result.counts,
             slowest=result.slowest,
             reason=result.report.reason or "",
+            own=None if result.group_times is None else _own(result.group_times),
         )
     )
+
+
+def _own(times: GroupTimes) -> Callable[[Entry], Parts]:
+    """The delays of a group over time."""
+    return lambda entry: () if entry.tag is None else times.parts(entry.tag)

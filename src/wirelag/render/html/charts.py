@@ -7,7 +7,7 @@ told together, after `head`; otherwise those of the nearest point or row.
 
 An axis has a `kind`, which says how a value is written (delay, share, bytes, count, seconds, time, rows, hidden), a
 `range`, a `scale` unless it is linear (log, or signed: linear around 0, logarithmic beyond), and a `title`. The browser
-finds the marks. Rows have `names` instead, the first on top.
+finds the marks. Seconds count from `since_ns`. Rows have `names` instead, the first on top.
 
 A series has `draw` (line, points, bars, heat, words), a `name` if it is in the legend, or else what a tooltip `says`; a
 `colour` of the style sheet; `x` and `y`, None where there is a gap; `low` and `high`, the ends of 95% intervals; and
@@ -220,7 +220,7 @@ def _time_axis(timeline: Parts) -> tuple[list[float], Figure]:
         return places, {"kind": "time", "range": [places[0], places[-1]], "title": "time (UTC)"}
     places = [rounded((ns - start) / 1e9) for ns in edges_ns]
     title = f"seconds since {clock(start, length)} UTC"
-    return places, {"kind": "seconds", "range": [places[0], places[-1]], "title": title}
+    return places, {"kind": "seconds", "range": [places[0], places[-1]], "title": title, "since_ns": str(start)}
 
 
 def reach(seconds: Sequence[float]) -> tuple[float, float]:
@@ -325,8 +325,9 @@ class Times:
         ends = self.places([self.start_s, self.end_s])
         if self.dated:
             return {"kind": "time", "range": ends, "title": "time (UTC)"}
-        title = f"seconds since {clock(round(self.start_s * 1e9), 10**6)} UTC"
-        return {"kind": "seconds", "range": ends, "title": title}
+        start_ns = round(self.start_s * 1e9)
+        title = f"seconds since {clock(start_ns, 10**6)} UTC"
+        return {"kind": "seconds", "range": ends, "title": title, "since_ns": str(start_ns)}
 
 
 def cloud(x: list[float], y: Floats, name: str, colour: str) -> Figure:

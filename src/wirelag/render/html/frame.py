@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from wirelag.measure.result import Result
     from wirelag.measure.slowest import Slow
 
-CHARTS: Final = ("axes.js", "shapes.js", "tips.js", "charts.js", "page.js")
+CHARTS: Final = ("axes.js", "shapes.js", "tips.js", "charts.js", "page.js", "marked.js", "own.js")
+_NOT_AGAIN: Final = ("--from", "--to", "--html", "-o", "--output", "--samples", "--resume")
 TABLES: Final = ("tables.js",)
 SCRIPTS: Final = (*CHARTS, *TABLES)  # of a page with both
 
@@ -63,13 +65,27 @@ def document(frame: Frame, body: str, figures: Mapping[str, Figure]) -> str:
             f'<meta name="generator" content="wirelag {escape(frame.version)}">\n',
             f"<title>{escape(frame.title)}: {escape(frame.subject)}</title>\n",
             f"<style>{asset('charts.css')}{asset('page.css')}</style>\n</head>\n<body>\n",
-            f"<header><h1>{escape(frame.title)}</h1><p>{escape(frame.subject)}</p></header>\n<main>\n{body}\n</main>\n",
+            f"<header><h1>{escape(frame.title)}</h1><p>{escape(frame.subject)}</p></header>\n<main{_again(frame.command_line)}>\n{body}\n</main>\n",
             f"<footer>wirelag {escape(frame.version)}</footer>\n",
             f'<script type="application/json" id="figures">{data}</script>\n' if figures else "",
             *(f"<script>{script}</script>\n" for script in scripts),
             "</body>\n</html>\n",
         )
     )
+
+
+def _again(command_line: str) -> str:
+    """The command of a page, for a part of its time: without its own times, and without files that it would replace."""
+    try:
+        words = shlex.split(command_line)
+    except ValueError:
+        return ""
+    kept, skip = [], False
+    for word in words:
+        if not skip and not word.startswith(tuple(f"{name}=" for name in _NOT_AGAIN)) and word not in _NOT_AGAIN:
+            kept.append(word)
+        skip = not skip and word in _NOT_AGAIN
+    return f' data-command="{escape(shlex.join(kept))}"' if kept else ""
 
 
 def asset(name: str) -> str:

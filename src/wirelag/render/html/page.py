@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from types import MappingProxyType
@@ -62,6 +62,7 @@ class Page(Frame):
     by: str = ""
     what: str = "round trips"  # as people call several of what is measured
     reason: str = ""  # why there is nothing
+    own: Callable[[Entry], Parts] | None = None  # the delays of a group over time
 
 
 def render(page: Page, more: Mapping[str, tuple[Figure, str]] = MappingProxyType({})) -> str:
@@ -84,7 +85,10 @@ def render(page: Page, more: Mapping[str, tuple[Figure, str]] = MappingProxyType
             height = 110 + 26 * min(MOST_BARS, len(page.groups))
             title = f"Delays by {page.by}{f', to the {page.ranked}' if page.ranked else ''}"
             figures["groups"] = bars([_ranked(entry, page.ranked) for entry in page.groups[:MOST_BARS]])
-            sections.append(chart("groups", title, _groups_text(page), height, _groups_table(page)))
+            own = _add_own(page, figures)
+            sections.append(chart("groups", title, _groups_text(page), height, _groups_table(page, len(own))))
+            if own:
+                sections.append(_own_section(page, own))
     sections += slowest(page)
     sections.append(coverage(page))
     return document(page, "\n".join(sections), figures)
@@ -199,15 +203,47 @@ def _groups_text(page: Page) -> str:
     return f"{of}, {page.order}: the marks are p50, p90 and p99."
 
 
-def _groups_table(page: Page) -> str:
+def _add_own(page: Page, figures: dict[str, Figure]) -> list[str]:
+    """The charts of the first groups, each on its own, drawn when it is chosen; returns their names."""
+    names: list[str] = []
+    for entry in page.groups[:MOST_BARS] if page.own else ():
+        parts = page.own(entry) if page.own else ()
+        whole = Distribution()
+        for _, delays in parts:
+            whole.merge(delays)
+        if not whole.samples:
+            break  # memory was full
+        key = replace(entry, delays=whole)
+        figures[f"own-delays-{len(names)}"] = cdf([key], page.what)
+        figures[f"own-time-{len(names)}"] = over_time(parts, [{}] * len(parts))
+        names.append(entry.key)
+    return names
+
+
+def _own_section(page: Page, names: Sequence[str]) -> str:
+    options = "".join(f'<option value="{i}">{escape(name)}</option>' for i, name in enumerate(names))
+    by, to = escape(page.by), f" to the {page.ranked}" if page.ranked else ""
+    chosen = f'<p class="find"><label>{by} <select id="own">{options}</select></label></p>'
+    text = f"How its {page.what}{to} are distributed, and p50, p90 and p99 over time; delays within 4.5%."
+    places = "".join(
+        f'<div class="chart" id="{name}" role="group" aria-label="{escape(title)}" style="height:300px"></div>'
+        for name, title in (("own-delays", "Its own distribution"), ("own-time", "Its own time line"))
+    )
+    return f"<section><h2>One {by}</h2><p>{escape(text)}</p>{chosen}{places}</section>"
+
+
+def _groups_table(page: Page, choosable: int = 0) -> str:
     shown = list(page.groups[:MOST_GROUPS])
     legs, own = bool(page.ranked), [page.sort] * (page.sort not in ("", *_NUMBERS, "max"))
     rows: list[list[str]] = []
-    for entry in shown:
+    for i, entry in enumerate(shown):
+        name = escape(entry.key)
+        if i < choosable:
+            name = f'<button type="button" data-own="{i}" title="show it on its own">{name}</button>'
         each = {f"to the {leg}": one for leg, one in entry.legs.items()} if legs else {"": entry}
         for leg, one in each.items():
-            numbers = [*_numbers(one.report), *(delay(one.report.figure(name)) for name in own)]
-            rows.append([escape(entry.key), *([leg] if legs else []), *numbers])
+            numbers = [*_numbers(one.report), *(delay(one.report.figure(figure)) for figure in own)]
+            rows.append([name, *([leg] if legs else []), *numbers])
     more = len(page.groups) - len(shown)
     note = f"<p>and {more:,} more: --format csv lists all.</p>" if more else ""
     heads = (page.by, *(("leg",) if legs else ()), *_NUMBERS, *own)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final
@@ -10,6 +10,7 @@ from typing import Final
 from wirelag.network.changes import DelayChange
 from wirelag.network.localise import Figures, Path, RoutePart, Total, Verdict
 from wirelag.network.segments import Segment
+from wirelag.network.topology import Topology
 from wirelag.render.html.charts import (
     Figure,
     Times,
@@ -24,6 +25,7 @@ from wirelag.render.html.charts import (
     spoken,
 )
 from wirelag.render.html.frame import Frame, chart, coverage, delay, document, ends, listed, table
+from wirelag.render.html.network_map import MOST_DRAWN, MOST_NAMED, Places, dots, drawn, layout, lines
 
 MOST_PATHS: Final = 4  # paths with their own chart
 MOST_LINES: Final = 6  # segments over time
@@ -52,12 +54,18 @@ class PathPage(Frame):
     verdicts: Sequence[str]  # in words
     changes: Sequence[DelayChange]
     unassigned: Mapping[str, tuple[int, float, str]]  # by router: packets, share, why
+    topology: Topology
+    slow: float  # seconds that a segment may add
 
 
 def render_path(page: PathPage) -> str:
     """The page."""
     figures: dict[str, Figure] = {}
     sections = [_summary(page)]
+    if 1 < len(page.topology.routers) <= MOST_DRAWN:
+        figures["network"], is_real = network(page.topology, page.routes, page.slow)
+        text = _NETWORK_TEXT + ("routers are where the topology says." if is_real else "distances have no meaning.")
+        sections.append(chart("network", "The network", text, 520))
     if len(page.routes) == 1:
         route = page.routes[0]
         for i, (path, total) in enumerate(list(zip(route.paths, route.verdict.by_path, strict=True))[:MOST_PATHS]):
@@ -81,6 +89,63 @@ def render_path(page: PathPage) -> str:
 
 
 # ---- charts ----
+
+
+def network(topology: Topology, routes: Sequence[RouteEntry], slow: float) -> tuple[Figure, bool]:
+    """The network, its measured segments coloured by the delay that they add; and whether routers are in place."""
+    at, is_real = layout(topology)
+    parts = {part.segment: part for route in routes for part in route.verdict.parts}
+    links = {(min(link.source, link.target), max(link.source, link.target)) for link in topology.links}
+    series, told = [lines(sorted(links), at, colour="track", width=1.2)], list[Figure]()
+    for name, colour, width, holds in _classes(slow):
+        mine = [part for part in parts.values() if holds(part)]
+        between = [part for part in mine if part.segment.kind != "inside"]
+        inside = [part for part in mine if part.segment.kind == "inside"]
+        for kind, dash in (("link", ""), ("virtual", "dash")):
+            pairs = [(part.segment.at, part.segment.after) for part in between if part.segment.kind == kind]
+            if pairs:
+                series.append(lines(pairs, at, colour=colour, width=width, dash=dash))
+        if mine:
+            told.append(_told(name, colour, [*between, *inside], at) | {"size": 3 + width / 2})
+    on_path = {router for route in routes for path in route.paths for router in path.routers}
+    few = len(topology.routers) <= MOST_NAMED
+    for routers, size in (([r for r in topology.routers if r not in on_path], 3), (sorted(on_path), 5)):
+        labels = [plain(router) for router in routers] if few or (size == 5 and len(on_path) <= MOST_NAMED) else None
+        named = dots(routers, labels, at, "on the path" if size == 5 else "other routers")
+        series.append(named | {"size": size, "colour": "all" if size == 5 else "soft"})
+    return drawn(at, [one for one in (*series, *told) if one["x"]]), is_real
+
+
+Holds = Callable[[RoutePart], bool]
+
+
+def _classes(slow: float) -> Sequence[tuple[str, str, float, Holds]]:
+    """Classes of added delay: name, colour, width, and which segments are in them."""
+
+    def adds(part: RoutePart) -> float:
+        return 0.0 if part.added is None else part.added.value
+
+    few, some = duration(slow / 10), duration(slow)
+    return (
+        (f"adds up to {few}", "heat1", 3, lambda part: not part.blamed and adds(part) <= slow / 10),
+        (f"adds {few} to {some}", "heat2", 4, lambda part: not part.blamed and slow / 10 < adds(part) <= slow),
+        (f"adds more than {some}, not certain", "c3", 5, lambda part: not part.blamed and adds(part) > slow),
+        ("slow", "bad", 6, lambda part: part.blamed),
+    )
+
+
+def _told(name: str, colour: str, parts: Sequence[RoutePart], at: Places) -> Figure:
+    """What is told of segments: at a third of a link, so that both directions have a place, or at the router."""
+    places = [
+        at[part.segment.at] if part.segment.kind == "inside" else
+        [(2 * at[part.segment.at][axis] + at[part.segment.after][axis]) / 3 for axis in (0, 1)]
+        for part in parts
+    ]  # fmt: skip
+    return {
+        "draw": "points", "name": name, "colour": colour, "mark": "diamond",
+        "x": all_rounded(place[0] for place in places), "y": all_rounded(place[1] for place in places),
+        "tips": [f"{plain(str(part.segment))}\n{_text(part)}" for part in parts],
+    }  # fmt: skip
 
 
 def waterfall(path: Path, parts: Sequence[RoutePart]) -> Figure:
@@ -162,6 +227,10 @@ def _range(values: Sequence[float | None]) -> float:
 _TIME_TEXT: Final = (
     "The mean delay of the path in each interval, with its 95% interval, and of the segments that vary most. Dashed "
     "lines mark where a segment moved by more than chance."
+)
+_NETWORK_TEXT: Final = (
+    "Colour is the delay that a segment adds; dashed lines are virtual links, and a diamond at a router is its "
+    "inside. Point at a diamond for figures. Grey links are not on the path, or have no report; "
 )
 _WATERFALL_TEXT: Final = (
     "Each segment begins where the one before it ends. Blue is its steady delay, orange what it adds, red what is "

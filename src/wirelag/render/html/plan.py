@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from wirelag.render.html.charts import Figure, all_rounded, line, plain
+from wirelag.render.html.charts import Figure, line, plain
 from wirelag.render.html.frame import Frame, chart, coverage, document, folded, listed, table
+from wirelag.render.html.network_map import MOST_DRAWN, MOST_NAMED, dots, drawn, layout, lines
 from wirelag.units import format_size
 
 if TYPE_CHECKING:
     from wirelag.network.classes import RouterCost
     from wirelag.network.plan import Extent, Plan
 
-MOST_DRAWN: Final = 1_500  # routers in the map
-MOST_NAMED: Final = 60  # routers; with more, only upgraded ones are named
 MOST_ROWS: Final = 200
-STEPS: Final = 100  # steps of the map's layout
 COLOURS: Final = ("c1", "c3", "c2")
 DASHES: Final = ("", "dot", "dash")
 
@@ -44,8 +42,8 @@ def render_plan(page: PlanPage) -> str:
     sections.append(chart("granularity", "How closely a problem can be located", _GRANULARITY_TEXT))
     count = len(plan.topology.routers)
     if 1 < count <= MOST_DRAWN:
-        figures["network"] = drawing(plan)
-        sections.append(chart("network", "The network", _DRAWING_TEXT, 640))
+        figures["network"], is_real = drawing(plan)
+        sections.append(chart("network", "The network", _DRAWING_TEXT + (_REAL if is_real else _FREE), 640))
     elif count > 1:
         text = f"{count:,} routers are too many to draw; the limit is {MOST_DRAWN:,}."
         sections.append(f"<section><h2>The network</h2><p>{text}</p></section>")
@@ -67,10 +65,9 @@ _GRANULARITY_TEXT: Final = (
     "Hops of a path measured as one segment: a problem is located within these. Lines are means; the band spans the "
     "shortest to the longest path of this plan."
 )
-_DRAWING_TEXT: Final = (
-    "Upgraded routers are large and numbered in order. Links on no shortest path are not drawn; distances have no "
-    "meaning."
-)
+_DRAWING_TEXT: Final = "Upgraded routers are large and numbered in order. Links on no shortest path are not drawn"
+_REAL: Final = "; routers are where the topology says."
+_FREE: Final = "; distances have no meaning."
 
 
 def _summary(page: PlanPage) -> str:
@@ -174,45 +171,19 @@ def _upgrades_axis(curves: Sequence[Curve]) -> Figure:
     return {"kind": "count", "whole": True, "range": ends, "title": "upgraded routers"}
 
 
-def drawing(plan: Plan) -> Figure:
-    """The routers, the links between them that paths use, and the upgraded routers marked."""
-    import rustworkx as rx
-
+def drawing(plan: Plan) -> tuple[Figure, bool]:
+    """The routers, the links that paths use, and the upgraded routers marked; and whether they are in place."""
     topology = plan.topology
-    places = rx.spring_layout(topology.graph.to_undirected(multigraph=False), num_iter=STEPS, seed=1)
-    at = {router: places[i] for i, router in enumerate(topology.routers)}
+    at, is_real = layout(topology)
     used = {frozenset(pair) for pair in plan.links_used()}
-    lines: tuple[list[float | None], list[float | None]] = [], []
-    for one, other in sorted(sorted(pair) for pair in used):
-        for axis in (0, 1):
-            lines[axis].extend([*all_rounded([at[one][axis], at[other][axis]]), None])
     order = {router: i for i, router in enumerate(plan.upgraded, 1)}
     few = len(topology.routers) <= MOST_NAMED
     others = [router for router in topology.routers if router not in order]
-    links = {"draw": "line", "x": lines[0], "y": lines[1], "colour": "track", "width": 1.3, "quiet": True}
     names = [plain(name) for name in others] if few else None
     numbers = [f"{i} {plain(name)}" if few else str(i) for name, i in order.items()]
     series = [
-        links,
-        _dots(others, names, at, "server beside it") | {"size": 4, "colour": "soft"},
-        _dots(list(order), numbers, at, "upgraded") | {"size": 6.5, "colour": "c3"},
+        lines(sorted(sorted(pair) for pair in used), at, colour="track", width=1.3),
+        dots(others, names, at, "server beside it") | {"size": 4, "colour": "soft"},
+        dots(list(order), numbers, at, "upgraded") | {"size": 6.5, "colour": "c3"},
     ]
-    return {"x": _around(at, 0), "panels": [{"y": _around(at, 1), "series": series}]}
-
-
-def _around(at: Mapping[str, Sequence[float]], axis: int) -> Figure:
-    """An axis without marks that holds all routers."""
-    places = [place[axis] for place in at.values()]
-    room = 0.06 * (max(places) - min(places)) or 1.0
-    return {"kind": "hidden", "range": all_rounded([min(places) - room, max(places) + room])}
-
-
-def _dots(routers: Sequence[str], labels: Sequence[str] | None, at: Mapping[str, Sequence[float]], name: str) -> Figure:
-    return {
-        "draw": "points",
-        "name": name,
-        "x": all_rounded(at[router][0] for router in routers),
-        "y": all_rounded(at[router][1] for router in routers),
-        **({"labels": list(labels)} if labels is not None else {}),
-        "tips": [plain(router) for router in routers],
-    }
+    return drawn(at, series), is_real

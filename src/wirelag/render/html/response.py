@@ -199,6 +199,7 @@ def _abstained(total: Report) -> str:
 
 # ---- both directions ----
 
+_CUT_TEXT: Final = " Bars that are much longer than the others are cut; their means stand at the right end."
 _SPLIT_TEXT: Final = (
     "Means. Network is the round trip to the server, the shortest so far on each connection; server is the rest of the "
     "time to the first byte; transfer is the time from the first byte to the last."
@@ -220,8 +221,10 @@ def render_pairs(page: Page, estimated: Entries = ()) -> str:
     more: dict[str, tuple[Figure, str]] = {}
     known = [entry for entry in (page.views[0].entry, *page.groups[:MOST_BARS]) if entry.report.samples]
     if known:
-        text = chart("split", "Where the time goes", _SPLIT_TEXT, 130 + 26 * len(known), _split_table(page.by, known))
-        more["split"] = split(known), text
+        figure = split(known)
+        cut = _CUT_TEXT if any(one["draw"] == "words" for one in figure["panels"][0]["series"]) else ""
+        below = _split_table(page.by, known)
+        more["split"] = figure, chart("split", "Where the time goes", _SPLIT_TEXT + cut, 130 + 26 * len(known), below)
     if estimated:
         more["estimated"] = _estimated(page.by, estimated)
     return render(page, more)

@@ -15,6 +15,7 @@ from wirelag.render.html.charts import (
     Times,
     cloud,
     delay_axis,
+    duration,
     line,
     linear_axis,
     plain,
@@ -33,6 +34,7 @@ MOST_POINTS: Final = 3_000
 SLOWEST: Final = 100  # always drawn
 COLOURS: Final = 4  # servers with their own colour
 PANEL, ROW, ROOM = 190, 24, 24  # pixels: a panel, a line of the strip, the gap between panels
+OUTLIER: Final = 3  # times the median; bars are cut there if one is more than twice as long
 SHORTEST_S: Final = 1e-6  # shorter times are drawn here
 
 Value = Callable[[Report], float | None]
@@ -182,8 +184,26 @@ def split(entries: Sequence[Entry]) -> Figure:
             }
         )  # fmt: skip
         ends = [end + (value or 0.0) for end, value in zip(ends, values, strict=True)]
-    axis = linear_axis(0.0, max(ends, default=0.0), "mean")
+    end = cut_at(ends)
+    beyond = [row for row, reached in zip(rows, ends, strict=True) if reached > end]
+    if beyond:
+        texts = [f"{duration(ends[row])} >" for row in beyond]
+        series.append({"draw": "words", "x": [None] * len(beyond), "y": beyond, "text": texts, "colour": "all"})
+    axis = linear_axis(0.0, end, "mean")
     return {"x": axis, "panels": [{"y": rows_axis(entry.key for entry in entries), "series": series, "stack": True}]}
+
+
+def cut_at(ends: Sequence[float]) -> float:
+    """Where bars of these lengths are cut, so that one outlier leaves the others readable; the longest if none is.
+
+    >>> cut_at([1.0, 2.0, 3.0]), cut_at([1.0, 2.0, 2.0, 90.0])
+    (3.0, 6.0)
+    """
+    known = sorted(end for end in ends if end > 0)
+    if not known:
+        return 0.0
+    usual = OUTLIER * known[len(known) // 2]
+    return known[-1] if known[-1] <= 2 * usual else max(end for end in (usual, *known) if end <= usual)
 
 
 def part_of(report: Report, name: str) -> float | None:

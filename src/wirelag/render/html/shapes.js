@@ -125,7 +125,7 @@ function drawWords(series, x, y, wide) {
   let last = -Infinity;
   return series.text.flatMap((text, i) => {
     const up = y.at(series.y[i]);
-    if (series.x[i] == null) return [shape("text", {x: wide - 6, y: up, dy: "0.35em", "text-anchor": "end"}, text)];
+    if (series.x[i] == null) return [shape("text", {class: "label", x: wide - 6, y: up, dy: "0.35em", "text-anchor": "end"}, text)];
     const at = x.at(series.x[i]);
     if (!series.above) return [shape("text", {x: at + 6, y: up, dy: "0.35em"}, text)];
     if (at - last < 12) return [];  // no room beside the one before
@@ -190,6 +190,7 @@ function boxes(series, x, y) {
 function stacked(series) {
   const ends = [];
   return series.map(one => {
+    if (one.draw !== "bars") return one;
     const base = one.y.map(row => ends[row] || 0);
     one.y.forEach((row, i) => { ends[row] = base[i] + (one.x[i] || 0); });
     return {...one, base};

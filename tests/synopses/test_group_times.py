@@ -1,0 +1,61 @@
+"""Delays of groups over time: close to those of all samples, in bounded memory."""
+
+import numpy as np
+import pytest
+
+from wirelag.packets.batch import COLUMNS, PacketBatch
+from wirelag.synopses import group_times
+from wirelag.synopses.group_times import MOST_SLOTS, GroupTimes
+from wirelag.synopses.samples import SampleBatch
+
+START_NS = 1_700_000_000 * 10**9
+
+
+def batches(count: int, groups: int, seconds: float, seed: int) -> list[tuple[PacketBatch, SampleBatch]]:
+    rng = np.random.default_rng(seed)
+    made = []
+    for times_ns in np.array_split(START_NS + np.sort(rng.integers(0, round(seconds * 1e9), count)), 7):
+        columns = {name: np.zeros((len(times_ns), width) if width > 1 else len(times_ns), dtype)
+                   for name, dtype, width in COLUMNS}  # fmt: skip
+        columns["time_ns"] = times_ns
+        tags = rng.integers(1, groups + 1, len(times_ns)).astype(np.uint64) << np.uint64(40)
+        delays_ns, legs = rng.lognormal(15, 1, len(times_ns)).astype(np.int64), rng.integers(0, 2, len(times_ns))
+        samples = SampleBatch(np.arange(len(times_ns)), delays_ns, legs.astype(np.uint8), (), legs, None, tags)
+        made.append((PacketBatch(columns), samples))
+    return made
+
+
+@pytest.mark.parametrize("seconds", [1e-4, 0.7, 3600])
+def test_each_group_has_its_delays_and_times(seconds: float) -> None:
+    given, times = batches(20_000, 5, seconds, 1), GroupTimes("server")
+    for packets, samples in given:
+        times.add(packets, samples)
+    tag = 3 << 40
+    mine = [(one.tags == tag) & (one.legs == 0) for _, one in given]
+    at_ns = np.concatenate([packets.time_ns[some] for (packets, _), some in zip(given, mine, strict=True)])
+    delays_ns = np.concatenate([one.delays_ns[some] for (_, one), some in zip(given, mine, strict=True)])
+    parts = times.parts(tag)
+    assert MOST_SLOTS / 6 < len(parts) <= MOST_SLOTS + 1
+    assert [one.weight for _, one in parts] == [
+        int(((at_ns >= when.start_ns) & (at_ns < when.end_ns)).sum()) for when, _ in parts
+    ]
+    when, fullest = max(parts, key=lambda part: part[1].weight)
+    here = delays_ns[(at_ns >= when.start_ns) & (at_ns < when.end_ns)]
+    middle_ns = fullest.quantile_ns(0.5)
+    assert middle_ns is not None
+    low_ns, high_ns = np.quantile(here, [0.49, 0.51], method="inverted_cdf")
+    assert low_ns / 1.1 < middle_ns < high_ns * 1.1
+    assert times.parts(99) == []
+    assert times.left_out == 0
+
+
+def test_memory_is_bounded_and_what_did_not_fit_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_times, "MOST_CELLS", 100)
+    times = GroupTimes()
+    for packets, samples in batches(5_000, 1_000, 10, 2):
+        times.add(packets, samples)
+    tags = np.arange(1, 1_001).astype(np.uint64) << np.uint64(40)
+    kept = [sum(delays.weight for _, delays in times.parts(int(tag))) for tag in tags]
+    assert sum(one > 0 for one in kept) <= 100
+    assert sum(kept) + times.left_out == 5_000
+    assert times.left_out > 0
