@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab fleet test quick pythons acceptance bench fuzz release sbom hashes docs lint format clean debian-packages
+.PHONY: help demo lab fleet test quick pythons acceptance bench fuzz release deb prebuilt sbom hashes docs pictures site lint format clean debian-packages
 
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -89,9 +89,17 @@ fuzz: debian-packages $(INSTALLED) ## Kernels under sanitizers: all captures, th
 	then $(MAKE) -C fuzz run SECONDS=$(or $(SECONDS),300); \
 	else echo "The fuzzers need clang and its runtime (run: apt-get install clang libclang-rt-dev): skipped."; fi
 
-release: ## Build dist/: sources, wheel, bill of materials, checksums, with tools whose hashes are checked
+release: ## Check, then build dist/: sources, wheel, notes, bill of materials, checksums, with tools of known hashes
 	$(MAKE) HASHED=1 VENV=build/release/venv build/release/venv/installed
+	$(MAKE) HASHED=1 VENV=build/release/venv lint
+	build/release/venv/bin/pytest -q -n 0 tests/docs/test_project.py tests/docs/test_release.py
 	build/release/venv/bin/python -m tests.support.release $(or $(DIST),dist)
+
+deb: release ## The same, and a Debian package for this Debian's Python (units, manual pages, completion)
+	build/release/venv/bin/python -m tests.support.deb $(or $(DIST),dist)
+
+prebuilt: $(INSTALLED) ## Compile the eBPF programs for both processors into bpf/prebuilt, as releases bring them
+	$(BIN)/python -m tests.support.prebuilt
 
 sbom: $(INSTALLED) ## Write dist/wirelag.cdx.json, the software bill of materials of a release
 	$(BIN)/python -m tests.support.sbom dist/wirelag.cdx.json
@@ -103,6 +111,12 @@ docs: $(INSTALLED) ## Regenerate docs/reference/cli.md, python.md and the tables
 	$(BIN)/python -m tests.support.cli_reference
 	$(BIN)/python -m tests.support.settings_tables
 	$(BIN)/python -m tests.support.python_reference
+
+pictures: $(INSTALLED) ## Make the pictures of the documentation again, of pages in Chromium and of a terminal
+	$(BIN)/python -m tests.support.pictures
+
+site: $(INSTALLED) ## Build the documentation as a site, offline: build/site/index.html
+	$(BIN)/python -m tests.support.site build/site
 
 lint: $(INSTALLED) ## Check style, types, imports and C formatting
 	$(BIN)/ruff check
@@ -117,7 +131,7 @@ format: $(INSTALLED) ## Format Python and C
 	$(BIN)/clang-format -i $(C_FILES)
 
 clean: ## Remove all generated files, also .venv
-	rm -rf .venv build dist demo fuzz/build lab/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist demo bpf/prebuilt fuzz/build lab/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests lab -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # eBPF programs need clang: rebuild the package if clang was installed since.
@@ -132,7 +146,7 @@ TOOLS_HASHED := $(if $(HASHED),--require-hashes --no-deps -r constraints-hashed.
 # Build tools are installed first, with the same pins, so the build needs no isolated environment.
 # Each environment has its own build folder, since CMake caches the Python for which it built.
 # Folders are prerequisites because adding a module changes its folder, and a new module must be installed.
-SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(if $(HASHED),constraints-hashed.txt) $(wildcard kernels/* bpf/*) $(shell find src/wirelag -type d -not -name __pycache__)
+SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(if $(HASHED),constraints-hashed.txt) $(wildcard kernels/* bpf/*.* deploy/*) $(shell find src/wirelag -type d -not -name __pycache__)
 define install
 	@echo "Installing wirelag$(if $(filter dev,$(1)), and its tools) into $(VENV) (a minute or two the first time)"
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(or $(TOOLS_HASHED),$(TOOLS))

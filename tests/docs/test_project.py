@@ -5,6 +5,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,10 @@ def test_no_python_file_is_large() -> None:
 
 
 def test_one_version() -> None:
-    assert PROJECT["project"]["version"] == wirelag.__version__
+    """Everything asks src/wirelag/__init__.py: the package's own metadata, too."""
+    assert "version" in PROJECT["project"]["dynamic"]
+    assert PROJECT["tool"]["scikit-build"]["metadata"]["version"]["input"] == "src/wirelag/__init__.py"
+    assert metadata.version("wirelag") == wirelag.__version__
 
 
 @pytest.mark.parametrize("command", NAMES)
@@ -78,7 +82,7 @@ def test_every_command_has_a_page(command: str) -> None:
 def test_make_help_names_every_target() -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = ["help", "demo", "lab", "fleet", "test", "quick", "pythons", "acceptance", "bench", "fuzz", "release"]
-    targets += ["sbom", "hashes", "docs", "lint", "format", "clean"]
+    targets += ["deb", "prebuilt", "sbom", "hashes", "docs", "pictures", "site", "lint", "format", "clean"]
     assert re.findall(r"^  make (\w+)", listed, re.MULTILINE) == targets
 
 

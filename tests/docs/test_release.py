@@ -3,16 +3,21 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.support import needs
+from tests.support.clean_root import CleanRoot, container_steps
 from tests.support.hashes import read, text, wanted
 from tests.support.places import ROOT
+from tests.support.release import notes
 
 PINS, HASHED = ROOT / "constraints.txt", ROOT / "constraints-hashed.txt"
 
@@ -70,21 +75,46 @@ def test_hashes_are_those_of_the_index(tmp_path: Path) -> None:
     assert read(tmp_path / "hashed")["some-thing"][0] == "2.0", "nothing is written"
 
 
-@pytest.mark.acceptance
-def test_make_release(tmp_path: Path) -> None:
+def test_notes_are_those_of_the_version() -> None:
+    changelog = (
+        "# Changelog\n\n## [Unreleased]\n\nNew.\n\n## [1.0] - 2026-01-01\n\nFirst.\n\n## [0.9] - 2025-01-01\n\nOld.\n"
+    )
+    assert notes(changelog, "1.0") == "# wirelag 1.0\n\nFirst.\n"
+    assert notes(changelog, "2.0") == "# wirelag 2.0\n\nNew.\n", "a rehearsal"
+    with pytest.raises(SystemExit, match=r"neither a heading \[3\.0\]"):
+        notes("# Changelog\n", "3.0")
+
+
+@pytest.mark.parametrize("processor", ["x86_64", "aarch64"])
+def test_cibuildwheel_accepts_its_settings(processor: str) -> None:
+    words = ["--platform", "linux", "--archs", processor, "--print-build-identifiers", str(ROOT)]
+    asked = subprocess.run([sys.executable, "-m", "cibuildwheel", *words], capture_output=True, text=True)
+    assert asked.stdout.split() == [f"cp311-manylinux_{processor}", f"cp312-manylinux_{processor}"], asked.stderr
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Minutes: all tools are installed anew, and only files whose hash is known."""
-    made = subprocess.run(["make", "release", f"DIST={tmp_path}/dist"], cwd=ROOT, capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr
-    dist = tmp_path / "dist"
+    folder = tmp_path_factory.mktemp("release") / "dist"
+    made = subprocess.run(["make", "deb", f"DIST={folder}"], cwd=ROOT, capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout + made.stderr
+    return folder
+
+
+@pytest.mark.acceptance
+def test_make_release(dist: Path, tmp_path: Path) -> None:
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=dist, check=True)
-    (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
-    assert {one.name for one in dist.iterdir()} == {wheel.name, sdist.name, "wirelag.cdx.json", "SHA256SUMS"}
+    (wheel,), (sdist,), (deb,) = dist.glob("*.whl"), dist.glob("*.tar.gz"), dist.glob("*.deb")
+    assert "-manylinux_2_" in wheel.name
+    others = {"wirelag.cdx.json", "NOTES.md", "SHA256SUMS"}
+    assert {one.name for one in dist.iterdir()} == {wheel.name, sdist.name, deb.name, *others}
     names = zipfile.ZipFile(wheel).namelist()
     assert any(name.startswith("wirelag/_kernels") for name in names)
-    assert "wirelag/bpf/balance.bpf.o" in names
+    assert {"wirelag/bpf/balance.bpf.o", "wirelag/deploy/wirelag-agent@.service"} <= set(names)
     with tarfile.open(sdist) as packed:
         inside = {name.partition("/")[2] for name in packed.getnames()}
     assert {"kernels/maglev.h", "constraints-hashed.txt", "SECURITY.md"} <= inside
+    assert {f"bpf/prebuilt/{one}/balance.bpf.o" for one in ("x86_64", "aarch64")} <= inside
     bill = json.loads((dist / "wirelag.cdx.json").read_text())
     assert {"numpy", "starlette"} <= {one["name"] for one in bill["components"]}
 
@@ -94,3 +124,100 @@ def test_make_release(tmp_path: Path) -> None:
     assert refused.returncode != 0
     assert "DO NOT MATCH THE HASHES" in refused.stderr
     assert not (tmp_path / "none").exists()
+
+
+CAPTURE = "share/doc/wirelag/web.pcap.gz"
+
+
+@pytest.mark.acceptance
+@pytest.mark.skipif(os.geteuid() != 0, reason=needs.ROOT)
+def test_an_ordinary_user_with_the_wheel_alone_gets_a_page(dist: Path) -> None:
+    """An empty environment, a user without a home of root's: from `pip install` to a page in one command each."""
+    with TemporaryDirectory() as place:
+        home = Path(place)
+        wheel = shutil.copy(next(dist.glob("*.whl")), home)
+        shutil.chown(home, 65534, 65534)
+
+        def user(*words: str) -> str:
+            me = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+            environment = os.environ | {"HOME": place}
+            return subprocess.run(
+                [*me, *words], cwd=home, env=environment, check=True, stdout=subprocess.PIPE, text=True
+            ).stdout
+
+        user("/usr/bin/python3", "-m", "venv", "empty")
+        user("empty/bin/pip", "install", "-q", "--only-binary", ":all:", str(wheel))
+        user("empty/bin/wirelag", "rtt", f"empty/{CAPTURE}", "--html", "page.html")
+        page = (home / "page.html").read_text()
+        assert page.startswith("<!DOCTYPE html>")
+        assert "web.pcap.gz" in page
+        assert "wirelag-rtt" in user("man", "-M", "empty/share/man", "wirelag-rtt").lower()
+        assert "yes      captures" in user("empty/bin/wirelag", "doctor")
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("tools", ["cc c++ gcc g++ as ld ar ranlib", ""], ids=["compiler alone", "no compiler"])
+def test_the_sources_without_clang(dist: Path, tmp_path: Path, tools: str) -> None:
+    """With a compiler they bring the eBPF programs along; without one they say so in a line."""
+    (tmp_path / "bin").mkdir()
+    for one in ["sh", "env", "uname", *tools.split()]:
+        os.symlink(str(shutil.which(one)), tmp_path / "bin" / one)
+    path = os.pathsep.join([str(tmp_path / "bin"), str(Path(sys.executable).parent)])
+    words = [
+        "wheel",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "-w",
+        str(tmp_path),
+        str(next(dist.glob("*.tar.gz"))),
+    ]
+    plain = {name: value for name, value in os.environ.items() if name not in ("CC", "CXX") and "LAUNCHER" not in name}
+    made = subprocess.run(
+        [sys.executable, "-m", "pip", *words], env=plain | {"PATH": path}, capture_output=True, text=True
+    )
+    if not tools:
+        assert made.returncode != 0
+        assert "wirelag: no compiler for C and C++ was found. As root: apt-get install g++" in " ".join(
+            made.stderr.split()
+        )
+        return
+    assert made.returncode == 0, made.stderr
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel, tarfile.open(next(dist.glob("*.tar.gz"))) as packed:
+        program = next(
+            one for one in packed.getmembers() if one.name.endswith(f"prebuilt/{os.uname().machine}/lda.bpf.o")
+        )
+        brought = packed.extractfile(program)
+        assert brought is not None
+        assert wheel.read("wirelag/bpf/lda.bpf.o") == brought.read()
+
+
+def test_the_container_file_has_only_steps_that_the_clean_root_runs() -> None:
+    kinds = [kind for kind, _ in container_steps()]
+    assert kinds[:2] == ["FROM", "COPY"]
+    assert set(kinds) == {"FROM", "COPY", "RUN", "WORKDIR", "USER", "ENTRYPOINT", "CMD"}
+
+
+@pytest.mark.acceptance
+@pytest.mark.skipif(bool(needs.absent("mmdebstrap")), reason=needs.program("mmdebstrap"))
+@pytest.mark.skipif(os.geteuid() != 0, reason=needs.ROOT)
+def test_the_debian_package_in_a_clean_root(dist: Path, tmp_path: Path) -> None:
+    """The steps of the container file install it where nothing else is; a user's command gives a page."""
+    with CleanRoot(tmp_path / "root") as root:
+        for kind, words in container_steps():
+            if kind == "COPY":
+                root.copy(dist.parent, *words.split())
+            elif kind == "RUN":
+                root.run(words)
+        capture = "/usr/share/doc/wirelag/examples/web.pcap.gz"
+        root.run(f"cd /tmp && wirelag rtt {capture} --html page.html", user=65534)
+        assert (root.path / "tmp/page.html").read_text().startswith("<!DOCTYPE html>")
+        assert "yes      extra live" in root.run("wirelag doctor", user=65534)
+        have = set(root.run("dpkg -L wirelag").split())
+        assert {"/usr/share/man/man1/wirelag-rtt.1.gz", "/lib/systemd/system/wirelag-agent@.service"} <= have
+        assert "/usr/share/bash-completion/completions/wirelag" in have
+        unit = (root.path / "lib/systemd/system/wirelag-collect.service").read_text()
+        assert "ExecStart=/usr/bin/wirelag collect" in unit
+        assert "/opt/" not in unit
+        root.run("dpkg -r wirelag")
+        assert not (root.path / "usr/lib/wirelag").exists()

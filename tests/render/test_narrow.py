@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import WIRELAG, wirelag
+from tests.support.places import ROOT
 from wirelag.render.tables import fit
 
 SSH = "rtt/zeek/ssh.pcap.gz"
@@ -55,6 +56,19 @@ def heads(text: str) -> list[set[str]]:
     """The names of columns of each table."""
     lines = [line for line in text.splitlines() if "mean, 95% interval" in line]
     return [{name for name in re.split(r"  +", line.strip()) if name} for line in lines]
+
+
+def test_pictures_keep_their_place_on_the_axis() -> None:
+    """The blanks before the first block: without them, a slow path would look as fast as a fast one."""
+    capture = ROOT / "docs" / "guides" / "data" / "web.pcap.gz"
+    apart = []
+    for width in ("", "118"):
+        lines = wirelag("rtt", capture, environment={"COLUMNS": width}).stdout.splitlines()[1:3]
+        server, client = (re.search("[▁-█]", line) for line in lines)
+        assert server
+        assert client
+        apart.append(server.start() - client.start())
+    assert apart == [20, 20], "octaves between the first blocks of both legs"
 
 
 def test_means_keep_their_interval(shared_data: Path) -> None:

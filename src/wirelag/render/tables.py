@@ -90,6 +90,11 @@ def _wrapped(line: str, width: int) -> list[str]:
     return textwrap.wrap(line, width, subsequent_indent=" " * start, break_on_hyphens=False) or [""]
 
 
+def _bare(cell: str) -> str:
+    """A cell without its padding. A picture keeps the blanks before it: they are its place on the axis."""
+    return cell.rstrip() if set(cell) <= {*BLOCKS, " "} else cell.strip()
+
+
 class _Narrow:
     """A table as wide as a terminal."""
 
@@ -102,7 +107,7 @@ class _Narrow:
         """Learn how wide its cells are."""
         self._key = max(self._key, len(row.key))
         if len(row.cells) == len(self._sizes):
-            self._sizes = [max(size, len(cell.strip())) for size, cell in zip(self._sizes, row.cells, strict=True)]
+            self._sizes = [max(size, len(_bare(cell))) for size, cell in zip(self._sizes, row.cells, strict=True)]
 
     def _columns(self) -> tuple[list[int], int]:
         """The columns that stay, and the width of keys."""
@@ -128,7 +133,7 @@ class _Narrow:
         """One line, or two if the key does not fit beside the cells."""
         kept, key_width = self._columns()
         if len(row.cells) == len(self._sizes):
-            cells = [self._cell(row.cells[i].strip(), i) for i in kept]
+            cells = [self._cell(_bare(row.cells[i]), i) for i in kept]
         else:
             cells = [row.cells[0].strip(), *(cell.strip() for cell in row.cells[1:])]
         own_line = [cut(row.key, self._width)] if len(row.key) > key_width else []
