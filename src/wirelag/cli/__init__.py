@@ -24,6 +24,7 @@ COMMANDS = {
         "oneway": "Measure one-way delay, loss and reordering.",
         "cut": "Write synopses of a capture.",
         "flows": "Measure one-way delay of every flow.",
+        "marking": "Measure loss and delay of marked packets.",
         "report": "Write one page over many captures.",
     },
     "In a network": {"path": "Find the segment that adds the delay.", "plan": "Plan where to measure."},
