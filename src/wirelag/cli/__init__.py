@@ -30,6 +30,7 @@ COMMANDS = {
     "In a network": {"path": "Find the segment that adds the delay.", "plan": "Plan where to measure."},
     "Live": {
         "watch": "Measure live at an interface.",
+        "stamp": "Measure to a STAMP reflector, or be one.",
         "agent": "Measure one point for a collector.",
         "collect": "Collect what agents measure, and serve it.",
         "balance": "Balance connections by response latency.",
