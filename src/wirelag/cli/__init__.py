@@ -27,6 +27,7 @@ COMMANDS = {
         "oneway": "Measure one-way delay, loss and reordering.",
         "cut": "Write synopses of a capture.",
         "flows": "Measure one-way delay of every flow.",
+        "marking": "Measure loss and delay of marked packets.",
     },
     "Which part of a network is slow?": {
         "path": "Find the segment that adds the delay.",
@@ -34,6 +35,7 @@ COMMANDS = {
     },
     "How slow is it now?": {
         "watch": "Measure live at an interface.",
+        "stamp": "Measure to a STAMP reflector, or be one.",
         "agent": "Measure one point for a collector.",
         "collect": "Collect what agents measure, and serve it.",
         "balance": "Balance connections by response latency.",
