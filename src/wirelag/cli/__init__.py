@@ -77,7 +77,7 @@ def app(words: Sequence[str]) -> None:
     if first in NAMES:
         command(first).run(rest)
     elif first in ("-h", "--help"):
-        groups = (f"\n{title}:\n{_rows(group)}" for title, group in COMMANDS.items())
+        groups = (f"\n{title}\n{_rows(group)}" for title, group in COMMANDS.items())
         sys.stdout.write(_HELP.format(commands="".join(groups)))
         sys.exit(0 if words else 2)
     elif first == "--version":
