@@ -139,8 +139,8 @@ class RttResult(DelayResult):
 
     command: ClassVar[str] = "rtt"
     ranked: str = ""  # the leg by which groups are in order
-    timeline: Timeline | None = None  # for the page
-    group_times: GroupTimes | None = None  # likewise
+    timeline: Timeline | None = None  # for pages
+    group_times: GroupTimes | None = None
     coverage: str = ""  # the last note
     asked: tuple[str, ...] = ()  # what was asked of all delays, in words
     broken: dict[str, Broken] = field(default_factory=dict)  # agreements that a group breaks
@@ -288,7 +288,7 @@ def measure_rtt(
 ) -> RttResult:
     """The same, with checked settings."""
     from wirelag.capture.source import Listening
-    from wirelag.measure.rtt_heard import Heard
+    from wirelag.measure.rtt_heard import Heard, timed
 
     heard = Heard.fresh(settings, charts, slowest=not isinstance(packets, Listening))
     with ExitStack() as stack:
@@ -304,14 +304,9 @@ def measure_rtt(
             from wirelag.measure.points import own_file
 
             sinks.append(stack.enter_context(SampleFile(own_file(samples, packets.names))).add)
-        times: GroupTimes | None = None
-        if charts and settings.groups.by is not None:
-            from wirelag.synopses.group_times import GroupTimes
-
-            times = GroupTimes(settings.ranked)
-            sinks.append(times.add)
+        own = timed(settings, sinks) if charts else None
         result = measured(heard.cuts_of(packets, settings, sinks, progress), heard, packets, settings)
-    result.samples, result.group_times = kept, times
+    result.samples, result.group_times = kept, own
     return told(result, packets, settings)
 
 
@@ -535,7 +530,7 @@ def _shape_only(entry: Entry) -> Entry:
 
 
 def legs(method: str, total: Samples) -> list[Entry]:
-    """Delays to the server and to the client, separately."""
+    """Delays to the server and to the client."""
     from wirelag.synopses.samples import LEGS as PLACES
 
     return [

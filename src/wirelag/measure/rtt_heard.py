@@ -23,12 +23,24 @@ if TYPE_CHECKING:
     from wirelag.packets.intervals import Interval
     from wirelag.synopses.connections import Connections
     from wirelag.synopses.group_delays import GroupDelays
+    from wirelag.synopses.group_times import GroupTimes
     from wirelag.synopses.samples import SampleBatch, Samples, Sink
     from wirelag.synopses.slowest import Slowest
     from wirelag.synopses.timeline import Timeline
 
 Cut: TypeAlias = "tuple[Interval, Samples, Connections | None]"
 """The samples of an interval, and its connections where these are told of each interval."""
+
+
+def timed(settings: RttSettings, sinks: list[Sink]) -> GroupTimes | None:
+    """What keeps the delays of groups over time, among the sinks; None without groups."""
+    if settings.groups.by is None:
+        return None
+    from wirelag.synopses.group_times import GroupTimes
+
+    times = GroupTimes(settings.ranked)
+    sinks.append(times.add)
+    return times
 
 
 class Heard:
