@@ -6,9 +6,9 @@
     print(result)
     print(result.quantile(0.99), result.ci95["mean"])
 
-One function for each question: `rtt`, `response`, `oneway`, `flows`, `path`, `plan`, `info`, `compare`. Each takes
-captures and returns a `Result`; `to_dict()` is the JSON of the command with the same name. `overview` is the command
-`report`.
+One function for each question: `rtt`, `response`, `oneway`, `flows`, `marking`, `path`, `plan`, `info`, `compare`. Each
+takes captures and returns a `Result`; `to_dict()` is the JSON of the command with the same name. `overview` is the
+command `report`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from wirelag.measure.flows import flows
     from wirelag.measure.info import info
     from wirelag.measure.loop import run
+    from wirelag.measure.marking import marking
     from wirelag.measure.oneway import oneway
     from wirelag.measure.overview import overview
     from wirelag.measure.path import path
@@ -54,6 +55,7 @@ _HOMES = {
     "compare": "measure.compare",
     "flows": "measure.flows",
     "info": "measure.info",
+    "marking": "measure.marking",
     "oneway": "measure.oneway",
     "overview": "measure.overview",
     "path": "measure.path",
@@ -114,6 +116,7 @@ __all__ = [
     "compare",
     "flows",
     "info",
+    "marking",
     "oneway",
     "overview",
     "path",

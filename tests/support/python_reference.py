@@ -17,7 +17,18 @@ from pathlib import Path
 from typing import Any, Final
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
-QUESTIONS: tuple[str, ...] = ("rtt", "response", "oneway", "flows", "path", "plan", "info", "compare", "overview")
+QUESTIONS: tuple[str, ...] = (
+    "rtt",
+    "response",
+    "oneway",
+    "flows",
+    "marking",
+    "path",
+    "plan",
+    "info",
+    "compare",
+    "overview",
+)
 PACKETS: tuple[str, ...] = ("Fleet", "read", "Filter", "PacketBatch", "PacketId", "Kind", "Flag")
 METHODS: tuple[str, ...] = (
     *("run", "Estimator", "Meter"),

@@ -27,6 +27,7 @@ COMMANDS = {
         "oneway": "Measure one-way delay, loss and reordering.",
         "cut": "Write synopses of a capture.",
         "flows": "Measure one-way delay of every flow.",
+        "marking": "Measure loss and delay of marked packets.",
     },
     "Which part of a network is slow?": {
         "path": "Find the segment that adds the delay.",

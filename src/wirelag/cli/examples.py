@@ -36,6 +36,11 @@ EXAMPLES: Final[dict[str, tuple[Example, ...]]] = {
         ("wirelag flows behind.pcap --upstream before.pcap", "by packets that both captures hold"),
         ("wirelag flows behind.pcap --by destination --sla 'mean<5ms'", "which destinations wait too long"),
     ),
+    "marking": (
+        ("wirelag marking here.pcap there.pcap", "the lowest bit of the DSCP is the colour"),
+        ("wirelag marking here.pcap there.pcap --field dscp:2 --period 10s", "another bit, and a known period"),
+        ("wirelag marking here.pcap there.pcap --direction '10.0.0.0/8>'", "packets from one side alone"),
+    ),
     "report": (
         ("wirelag report captures/", "wirelag-report/index.html: all of them, worst first"),
         ("wirelag report monday/ tuesday/ --port 443 -o pages", "a part of their traffic"),

@@ -60,6 +60,10 @@ def simulate(
         float,
         Option(parser=share_of, metavar="SHARE", help="Share of SYNs and queries without a reply.", panel=TRAFFIC),
     ] = 0.01,
+    marking: Annotated[
+        str | None,
+        Option(metavar="D", help="Change the lowest bit of the DSCP with this period (RFC 9341).", panel=TRAFFIC),
+    ] = None,
     rtt: Annotated[
         str,
         Option(
@@ -158,6 +162,7 @@ def simulate(
             unanswered=unanswered,
             dns=dns,
             ipv6=ipv6,
+            marking_ns=0 if marking is None else _duration(marking, "--marking"),
         )
         simulation = run(scenario)
     except ValueError as error:

@@ -34,6 +34,7 @@ COUNTS: Final = {
     *("packets", "samples", "answered", "epochs", "exchanges", *ONE_WAY_COLUMNS),
     *("upgraded", "paths", "probe_hops", "shortest", "longest"),
     *("bytes", "conversations"),
+    *("colour",),  # marking
     *("server_samples", "client_samples", "response_samples"),
 }
 TRUTHS: Final = {"given", "blamed"}
@@ -47,6 +48,7 @@ COLUMNS: Final = {  # of commands whose results may have no row
         *("difference_low", "difference_high", "ratio_low", "ratio_high"),
     ),
     "info": ("file", "format", "packets", "bytes", "first", "last", "conversations"),
+    "marking": ("start", "end", "colour", "sent", "received", "lost", "mean", "mean_low", "mean_high"),
     "plan": ("upgraded", "router", "given", "paths", "probe_hops", "shortest", "longest", "granularity"),
 }
 

@@ -23,6 +23,7 @@ class Scenario:
         duration_ns: connections arrive by a Poisson process over this span.
             unanswered: share of SYNs and DNS queries without a response.
         dns, ipv6: share of connections that are DNS exchanges, that are IPv6.
+        marking_ns: hosts change the lowest bit of the DSCP with this period (RFC 9341); 0: never.
 
     """
 
@@ -43,6 +44,7 @@ class Scenario:
     unanswered: float = 0.01
     dns: float = 0.1
     ipv6: float = 0.2
+    marking_ns: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be simulated, with a message that says what can."""
@@ -62,6 +64,8 @@ class Scenario:
             raise ValueError("servers and clients must lie between 1 and 65536")
         if not 10**6 <= self.duration_ns <= 24 * 3600 * 10**9:
             raise ValueError("duration must lie between 1 ms and 24 h")
+        if self.marking_ns and not 10**6 <= self.marking_ns <= self.duration_ns:
+            raise ValueError("marking must lie between 1 ms and the duration")
         if abs(self.clock_skew_ppm) > 10_000:
             raise ValueError(f"clock skew is {self.clock_skew_ppm} ppm, must lie between -10000 and 10000")
         if not 0 <= self.seed < 2**63:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.sim.flights import Sent, send
-from wirelag.sim.frames import Frames, build_frames
+from wirelag.sim.frames import Frames, build_frames, mark
 from wirelag.sim.packets import Gathered, Packets
 from wirelag.sim.path import Path, clock, copies, cross, lose
 from wirelag.sim.scenario import Scenario
@@ -68,7 +68,10 @@ class Simulation:
     def _batch(self, point: int, start: int, snaplen: int) -> Frames:
         capture, part = self.captures[point], slice(start, start + BATCH)
         rows, time_ns, crossed = capture.row[part], capture.time_ns[part], capture.crossed[part]
-        return build_frames(self.packets, self.connections, rows, time_ns, crossed, snaplen, self.scenario.seed)
+        made = build_frames(self.packets, self.connections, rows, time_ns, crossed, snaplen, self.scenario.seed)
+        if self.scenario.marking_ns:
+            mark(made, self.packets.sent_ns[rows] // self.scenario.marking_ns % 2 == 1)
+        return made
 
 
 def simulate(scenario: Scenario) -> Simulation:

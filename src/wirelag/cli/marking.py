@@ -1,0 +1,57 @@
+"""`wirelag marking`: loss and delay from packets that are marked with alternating colours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from wirelag.cli.method import Direction
+from wirelag.cli.options import METHOD, Output, OutputFormat, Quiet, Tunnels, check_outputs, with_filter
+from wirelag.cli.parser import Argument, Option
+from wirelag.cli.progress import stoppable
+from wirelag.cli.run import conclude
+
+if TYPE_CHECKING:
+    from wirelag.packets.filters import Filter
+
+
+@with_filter
+def marking(
+    upstream: Annotated[str, Argument(metavar="UPSTREAM", help="Capture that packets pass first.")],
+    downstream: Annotated[str, Argument(metavar="DOWNSTREAM", help="Capture that they pass later.")],
+    wanted: Filter,
+    tunnels: Tunnels = False,
+    direction: Direction = None,
+    field: Annotated[
+        str, Option(metavar="dscp:BIT", help="The bit that is the colour; dscp:0 is the class's lowest.", panel=METHOD)
+    ] = "dscp:0",
+    period: Annotated[
+        str | None,
+        Option(metavar="D", help="How long a colour lasts; default: found in UPSTREAM.", panel=METHOD),
+    ] = None,
+    offset: Annotated[
+        str | None, Option(metavar="D", help="How much the downstream clock is ahead.", panel=METHOD)
+    ] = None,
+    output_format: OutputFormat = None,
+    output: Output = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure loss and delay of marked packets.
+
+    A bit of each packet is its colour, which changes every period (alternate marking, RFC 9341). Both points count the
+    packets of each period and add up their times: loss is exact, and so is the mean delay of periods without loss.
+    """
+    form = check_outputs(output_format, {"-o": output}, [upstream, downstream])
+    from wirelag.measure.marking import marking as measure
+
+    result = measure(
+        upstream,
+        downstream,
+        field=field,
+        period=period,
+        offset=offset,
+        direction=direction,
+        filter=wanted,
+        tunnels=tunnels,
+        progress=stoppable(quiet),
+    )
+    conclude(result, form, output)

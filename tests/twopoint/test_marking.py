@@ -1,0 +1,196 @@
+"""Alternate marking: blocks as their plain twin counts them, and loss and delay of marked captures."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import wirelag as api
+from tests.oracles.marking import blocks
+from tests.support.command import wirelag
+from tests.support.places import SCHEMAS
+from wirelag.twopoint.marking import Block, MarkingMeter, PeriodFinder, match
+
+PERIOD_NS = 5 * 10**9
+
+
+@given(
+    st.lists(st.tuples(st.integers(-30, 120), st.booleans()), max_size=40),
+    st.integers(2, 100),
+    st.integers(1, 41),
+)
+def test_blocks_are_those_of_the_twin(steps: list[tuple[int, bool]], period: int, split: int) -> None:
+    """Whatever comes, also backwards in time, and however it is split into batches."""
+    times = np.cumsum([10**18, *(step for step, _ in steps)])[1:].astype(np.int64)
+    colours = np.array([colour for _, colour in steps], np.bool_)
+    meter = MarkingMeter(period)
+    for start in range(0, len(times), split):
+        meter.observe(times[start : start + split], colours[start : start + split])
+    expected = blocks(zip(times.tolist(), colours.tolist(), strict=True), period)
+    assert meter.blocks == [Block(colour, len(some), sum(some), min(some), max(some)) for colour, some in expected]
+
+
+@given(st.integers(0, 2**32), st.floats(0, 0.4), st.booleans())
+def test_bounds_hold_whatever_is_lost(seed: int, loss: float, burst: bool) -> None:
+    """The true mean delay of the packets that arrived lies within the bounds; without loss it is exact."""
+    draw = np.random.default_rng(seed)
+    sent = np.sort(draw.integers(0, 6 * 1000, 300)) + 10**15
+    colours = sent // 1000 % 2 == 1
+    delays = draw.integers(1, 300, 300)
+    kept = draw.random(300) >= loss
+    if burst:  # the worst case: one end of each period is lost
+        kept = sent % 1000 >= 1000 * loss
+    got = sent[kept] + delays[kept]
+    order = np.argsort(got, kind="stable")
+    meters = MarkingMeter(1000), MarkingMeter(1000)
+    meters[0].observe(sent, colours)
+    meters[1].observe(got[order], colours[kept][order])
+    found = match(meters[0].blocks, meters[1].blocks, 1000)
+    for period in found.periods:
+        mine = (sent >= period.start_ns) & (sent <= period.end_ns)
+        assert period.lost == np.count_nonzero(mine & ~kept)
+        truth = float(delays[mine & kept].mean())
+        assert period.low_ns is not None
+        assert period.high_ns is not None
+        assert period.low_ns - 1e-3 <= truth <= period.high_ns + 1e-3
+        if not period.lost:
+            assert period.mean_ns == pytest.approx(truth, abs=1e-9)
+
+
+def recoloured(path: Path, out: Path, colours: dict[int, bool]) -> Path:
+    """A capture of Ethernet with the lowest bit of the DSCP set by packet id; without packets that have no colour."""
+    data = bytearray(path.read_bytes())
+    ids = np.concatenate([batch.packet_id for batch in api.read(str(path))]).tolist()
+    at, kept = 24, [bytes(data[:24])]
+    for one in ids:
+        length = int.from_bytes(data[at + 8 : at + 12], "little")
+        ip = at + 16 + 14
+        if data[ip] >> 4 == 4:
+            data[ip + 1] = data[ip + 1] & ~4 | colours.get(one, False) << 2
+        else:  # the class is in the middle of the first four bytes
+            data[ip + 1] = data[ip + 1] & ~0x40 | colours.get(one, False) << 6
+        kept += [bytes(data[at : at + 16 + length])] if one in colours else []
+        at += 16 + length
+    assert at == len(data)
+    out.write_bytes(b"".join(kept))
+    return out
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[int, tuple[int, list[int]]]]:
+    """Two captures on one clock, marked at the upstream point, and the times of each packet at both."""
+    folder = tmp_path_factory.mktemp("marked")
+    paths = folder / "up.pcap", folder / "down.pcap"
+    words = ("--points", 2, "--direction", "client", "--packets", 6000, "--seed", 4, "--loss", "0.1%")
+    wirelag("simulate", *words, "-o", paths[0], "-o", paths[1])
+    columns = [
+        pl.concat([batch.to_polars() for batch in api.read(str(path))])["packet_id", "time_ns"] for path in paths
+    ]
+    alike = columns[0]["packet_id"].is_duplicated()  # some packets equal others, such as acknowledgements
+    sent = dict(columns[0].filter(~alike).iter_rows())
+    assert len(sent) > 5000
+    colours = {one: when // PERIOD_NS % 2 == 1 for one, when in sent.items()}
+    truth: dict[int, tuple[int, list[int]]] = {one: (when, []) for one, when in sent.items()}
+    for one, when in columns[1].iter_rows():
+        if one in truth:
+            truth[one][1].append(when)
+    marked = [recoloured(path, folder / f"marked-{path.name}", colours) for path in paths]
+    return marked[0], marked[1], truth
+
+
+def test_marked_captures(marked: tuple[Path, Path, dict[int, tuple[int, list[int]]]]) -> None:
+    """Loss and mean delay of each period are those of its packets, found by packet id."""
+    up, down, truth = marked
+    found: dict[str, Any] = json.loads(wirelag("marking", up, down, "--format", "json").stdout)
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(found, json.loads((SCHEMAS / "marking.json").read_text()))
+    assert found["period"] == pytest.approx(5, rel=0.1)
+    assert len(found["periods"]) > 5
+    exact = 0
+    for period in found["periods"]:
+        number = round(period["start"] * 1e9) // PERIOD_NS
+        mine = [(when, got) for when, got in truth.values() if when // PERIOD_NS == number]
+        arrived = [when for _, got in mine for when in got]
+        assert (period["sent"], period["received"]) == (len(mine), len(arrived))
+        delays = [one - when for when, got in mine for one in got]
+        mean = sum(delays) / len(delays) / 1e9
+        assert period["mean_low"] - 1e-9 <= mean <= period["mean_high"] + 1e-9
+        if not period["lost"]:
+            exact += 1
+            assert period["mean"] == pytest.approx(mean, abs=1e-9)
+    assert 0 < exact < len(found["periods"])
+    assert found["lost"] == sum(period["lost"] for period in found["periods"]) > 0
+    rows = wirelag("marking", up, down, "--format", "csv").stdout.splitlines()
+    assert len(rows) == 1 + len(found["periods"])
+
+
+def test_clocks_that_differ(marked: tuple[Path, Path, dict[int, tuple[int, list[int]]]]) -> None:
+    """Without the offset, periods do not match, and that is said; with it, they do."""
+    up, down, _ = marked
+    same = json.loads(wirelag("marking", up, down, "--format", "json").stdout)
+    ahead = json.loads(wirelag("marking", up, down, "--offset", "-1s", "--format", "json").stdout)
+    assert [one["sent"] for one in ahead["periods"]] == [one["sent"] for one in same["periods"]]
+    assert ahead["mean"] == pytest.approx(same["mean"] + 1, abs=1e-6)
+    lines = wirelag("marking", up, down, "--offset", "4s").stdout
+    assert "no period was seen whole at both points" in lines
+    assert "had no counterpart" in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--field", "dscp:5"), "the colour dscp:5 changes fewer than 3 times"),
+        (("--field", "ttl"), "--field: 'ttl' is not one of dscp:0"),
+        (("--period", "1us"), "--period: must be at least 1 ms"),
+        (("--direction", "x"), "--direction: 'x' is not a direction"),
+    ],
+)
+def test_what_is_refused(
+    words: tuple[str, str], says: str, marked: tuple[Path, Path, dict[int, tuple[int, list[int]]]]
+) -> None:
+    assert says in wirelag("marking", *marked[:2], *words, code=2).stderr
+
+
+def test_the_period_is_found_despite_late_packets() -> None:
+    draw = np.random.default_rng(1)
+    sent = np.sort(draw.integers(0, 20_000, 2000)) + 7
+    late = np.where(draw.random(2000) < 0.02, 60, 0)
+    order = np.argsort(sent + late, kind="stable")
+    finder = PeriodFinder()
+    finder.observe((sent + late)[order], (sent // 1000 % 2 == 1)[order])
+    assert finder.period_ns is not None
+    assert 700 <= finder.period_ns <= 1050
+
+
+def test_simulated_marks_have_checksums(tmp_path: Path) -> None:
+    """A packet has the same colour at both points, its header adds up, and both colours are there."""
+    paths = tmp_path / "up.pcap", tmp_path / "down.pcap"
+    wirelag("simulate", "--points", 2, "--packets", 600, "--marking", "10s", "-o", paths[0], "-o", paths[1])
+    colours = [
+        {
+            one: bool(dscp)
+            for batch in api.read(str(path))
+            for one, dscp in zip(batch.packet_id, batch.dscp, strict=True)
+        }
+        for path in paths
+    ]
+    both = colours[0].keys() & colours[1].keys()
+    assert len(both) > 400
+    assert {colours[0][one] for one in both} == {True, False}
+    different = sum(colours[0][one] != colours[1][one] for one in both)
+    assert different < 20  # packets with equal ids were sent at different times
+    data, at, headers = paths[0].read_bytes(), 24, 0
+    while at < len(data):
+        length = int.from_bytes(data[at + 8 : at + 12], "little")
+        header = data[at + 30 : at + 50]
+        if header[0] >> 4 == 4:
+            headers += 1
+            total = sum(int.from_bytes(header[i : i + 2]) for i in range(0, 20, 2))
+            assert (total & 0xFFFF) + (total >> 16) == 0xFFFF
+        at += 16 + length
+    assert headers > 100
