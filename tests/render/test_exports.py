@@ -261,6 +261,19 @@ def test_a_log_of_zeek(capture: Path, groups: dict[str, Any]) -> None:
         assert row["proto"] == PROTOCOL[row["id.resp_p"]][1].lower()
 
 
+def test_flows_that_did_not_fit_are_told(tmp_path: Path) -> None:
+    wirelag("simulate", "--packets", 12_000, "--dns", "100%", "-o", tmp_path / "dns.pcap")
+    ran = wirelag("rtt", tmp_path / "dns.pcap", "--by", "flow", "--group-memory", "1MiB", "--format", "zeek")
+    told = re.search(
+        r"warning: ([\d,]+) round trips of flows that did not fit --group-memory have no record", ran.stderr
+    )
+    assert told is not None
+    rows = [line.split("\t") for line in ran.stdout.splitlines() if line[0] != "#"]
+    kept = sum(int(row[10]) for row in rows)
+    total = json.loads(wirelag("rtt", tmp_path / "dns.pcap", "--format", "json").stdout)["samples"]
+    assert kept + int(told[1].replace(",", "")) == total > kept > 0
+
+
 @pytest.mark.parametrize("words", [("rtt", "--by", "flow"), ("response",)])
 def test_openmetrics(words: tuple[str, ...], capture: Path) -> None:
     """Prometheus' own parser reads each figure of the CSV."""

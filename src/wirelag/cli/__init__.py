@@ -35,6 +35,7 @@ COMMANDS = {
     },
     "How slow is it now?": {
         "watch": "Measure live at an interface.",
+        "stamp": "Measure to a STAMP reflector, or be one.",
         "agent": "Measure one point for a collector.",
         "collect": "Collect what agents measure, and serve it.",
         "balance": "Balance connections by response latency.",

@@ -61,6 +61,11 @@ EXAMPLES: Final[dict[str, tuple[Example, ...]]] = {
         ("wirelag watch eth0 response --by server", "response latency of every server"),
         ("wirelag watch eth0 rtt --prometheus 127.0.0.1:9464", "the same for Prometheus"),
     ),
+    "stamp": (
+        ("wirelag stamp reflect 10.0.0.1 --allow 10.0.0.0/8", "answer test packets of these networks"),
+        ("wirelag stamp send 10.0.0.1", "100 packets to a router or to the line above"),
+        ("wirelag stamp send 10.0.0.1 --count 1000 --every 10ms --format json", "more of them, for programs"),
+    ),
     "agent": (
         ("wirelag agent agent.toml", "measure, until it is stopped"),
         ("wirelag agent agent.toml --check", "try settings, collector and token, and print the plan"),

@@ -158,6 +158,15 @@ class RttResult(DelayResult):
         while some := [row for entry in islice(entries, ROWS_AT_ONCE) for row in _rows_of(entry)]:
             yield table_of(some, self.command)
 
+    def aside(self, form: str) -> list[str]:
+        from wirelag.render.output import OF_FLOWS
+
+        said = super().aside(form)
+        if form in OF_FLOWS and not self.all_kept:
+            held = sum(one.samples for one in (leg.report for leg in self.groups[-1].legs.values()))
+            return [*said, f"{held:,} round trips of flows that did not fit --group-memory have no record"]
+        return said
+
     def flow_records(self) -> Iterator[FlowRecord]:
         from wirelag.render.flow_records import of_round_trips
 

@@ -49,6 +49,7 @@ COLUMNS: Final = {  # of commands whose results may have no row
     ),
     "info": ("file", "format", "packets", "bytes", "first", "last", "conversations"),
     "marking": ("start", "end", "colour", "sent", "received", "lost", "mean", "mean_low", "mean_high"),
+    "stamp": ("sent", "received", "lost", "mean", "min", "max"),
     "plan": ("upgraded", "router", "given", "paths", "probe_hops", "shortest", "longest", "granularity"),
 }
 

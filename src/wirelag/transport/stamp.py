@@ -1,0 +1,181 @@
+"""STAMP over UDP: a reflector that answers test packets, and a sender that asks (RFC 8762).
+
+Packets are timed when the kernel receives them, and just before they are sent. The reflector answers only what is a
+request, from networks that it may answer, and never with more bytes than the standard's 44 or the request's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import select
+import socket
+import struct
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from wirelag.errors import WirelagError
+from wirelag.packets.stamp import UNSYNCHRONISED_PTP, error_estimate
+from wirelag.packets.stamp_session import Reply, read_reply, read_request, reply, request
+from wirelag.transport import reason
+
+MOST_SESSIONS: Final = 4096  # that a reflector numbers replies of; the one that was quiet longest is forgotten
+MOST_BYTES: Final = 9_000
+SO_TIMESTAMPNS, IP_TTL, IP_RECVTTL = 35, 2, 12
+_ANCILLARY: Final = 256
+Net = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def estimate_now() -> int:
+    """The error estimate of this host's clock."""
+    from wirelag.capture.host_clock import kernel_reading
+
+    clock = kernel_reading()
+    return error_estimate(clock.error_ns) if clock.synchronised else UNSYNCHRONISED_PTP
+
+
+def _opened(host: str, port: int, connect: bool) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        opened = socket.socket(family, kind, protocol)
+        try:
+            opened.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            if family == socket.AF_INET:
+                opened.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
+                opened.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 255)
+            else:
+                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVHOPLIMIT, 1)
+                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 255)
+            opened.connect(address) if connect else opened.bind(address)
+        except OSError:
+            opened.close()
+            raise
+    except OSError as error:
+        way_out = "; choose another address" if not connect else ""
+        raise WirelagError(f"{host} port {port}: {reason(error)}{way_out}") from None
+    return opened
+
+
+class _Received(NamedTuple):
+    data: bytes
+    time_ns: int
+    ttl: int
+    sender: Any
+
+
+def _receive(opened: socket.socket) -> _Received:
+    data, ancillary, _, sender = opened.recvmsg(MOST_BYTES, _ANCILLARY)
+    time_ns, ttl = time.time_ns(), 255
+    for level, kind, value in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
+            seconds, ns = struct.unpack("@ll", value[: struct.calcsize("@ll")])
+            time_ns = seconds * 10**9 + ns
+        elif (level, kind) in ((socket.IPPROTO_IP, IP_TTL), (socket.IPPROTO_IPV6, socket.IPV6_HOPLIMIT)):
+            ttl = int.from_bytes(value[:4], "little" if struct.pack("=H", 1)[0] else "big") & 0xFF
+    return _Received(data, time_ns, ttl, sender)
+
+
+class Reflector:
+    """Answers test packets until it is closed. `counts`: packets by what became of them."""
+
+    def __init__(self, host: str, port: int, allowed: Sequence[Net] = ()) -> None:
+        self._socket = _opened(host, port, connect=False)
+        self._allowed = tuple(allowed)
+        self._sessions: OrderedDict[tuple[Any, int], int] = OrderedDict()
+        self.port = int(self._socket.getsockname()[1])
+        self.counts: Counter[str] = Counter()
+        self._estimate = estimate_now()
+
+    def answer(self) -> None:
+        """Wait for a packet, and answer it if it may be answered."""
+        got = _receive(self._socket)
+        asked = read_request(got.data, got.time_ns)
+        if self._allowed and not self._is_allowed(got.sender[0]):
+            self.counts["refused"] += 1
+        elif asked is None:
+            self.counts["malformed"] += 1
+        else:
+            key = got.sender, asked.session
+            number = self._sessions.pop(key, 0)
+            self._sessions[key] = number + 1
+            if len(self._sessions) > MOST_SESSIONS:
+                self._sessions.popitem(last=False)
+            if self.counts["answered"] % 1000 == 999:
+                self._estimate = estimate_now()
+            try:
+                made = reply(got.data, number, got.time_ns, time.time_ns(), self._estimate, got.ttl)
+                self._socket.sendto(made, got.sender)
+            except OSError:  # no route back, or a full buffer
+                self.counts["failed"] += 1
+            else:
+                self.counts["answered"] += 1
+
+    def _is_allowed(self, sender: str) -> bool:
+        address = ipaddress.ip_address(sender.partition("%")[0])
+        mapped = getattr(address, "ipv4_mapped", None) or address
+        return any(mapped in net for net in self._allowed)
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._socket.close()
+
+
+class Exchange(NamedTuple):
+    """A reply, and when it came."""
+
+    reply: Reply
+    came_ns: int
+
+
+class Sent(NamedTuple):
+    """What a session gave: how many requests were sent, and their replies."""
+
+    requests: int
+    exchanges: list[Exchange]
+    duplicates: int
+    strange: int  # packets that are no reply to a request of this session
+    unreachable: bool  # whether the other side said that nobody listens
+
+
+def ask(host: str, port: int, count: int, every_s: float, wait_s: float, length: int, session: int) -> Sent:
+    """Send requests at this pace, and gather replies until `wait_s` after the last; ^C ends it early."""
+    estimate, sent = estimate_now(), 0
+    found: dict[int, Exchange] = {}
+    duplicates = strange = 0
+    unreachable = False
+    with _opened(host, port, connect=True) as opened:
+        begin = time.monotonic()
+        end = begin + (count - 1) * every_s + wait_s
+        try:
+            while len(found) < count:
+                due = begin + sent * every_s if sent < count else end
+                left_s = due - time.monotonic()
+                if left_s > 0 and not select.select([opened], [], [], left_s)[0]:
+                    continue
+                if left_s <= 0:
+                    if sent == count:
+                        break
+                    try:
+                        opened.send(request(sent, time.time_ns(), estimate, session, length))
+                    except ConnectionRefusedError:
+                        unreachable = True
+                    except OSError as error:
+                        raise WirelagError(f"{host} port {port}: {reason(error)}") from None
+                    sent += 1
+                    continue
+                try:
+                    got = _receive(opened)
+                except ConnectionRefusedError:
+                    unreachable = True
+                    continue
+                one = read_reply(got.data, got.time_ns)
+                if one is None or one.request >= sent:
+                    strange += 1
+                elif one.request in found:
+                    duplicates += 1
+                else:
+                    found[one.request] = Exchange(one, got.time_ns)
+        except KeyboardInterrupt:
+            pass
+    return Sent(sent, [found[number] for number in sorted(found)], duplicates, strange, unreachable)
