@@ -53,7 +53,7 @@ def pack_time(time_ns: int, ptp: bool) -> bytes:
 
 def read_time(data: bytes, ptp: bool, near_ns: int) -> int | None:
     """The time nearest to `near_ns` that has this timestamp; None: it is impossible."""
-    seconds, fraction = struct.unpack(">II", data)
+    seconds, fraction = int.from_bytes(data[:4]), int.from_bytes(data[4:8])
     if ptp:
         if fraction >= SECOND:
             return None
