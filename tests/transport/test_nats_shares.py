@@ -21,7 +21,8 @@ from tests.support.transport_peers import (
 )
 from wirelag.protocol.messages import encode, peek
 from wirelag.transport import Address, Unreachable, sender
-from wirelag.transport.nats import MESSAGES, STREAM, NatsInbox
+from wirelag.transport.nats import NatsInbox
+from wirelag.transport.nats_streams import MESSAGES, STREAM
 from wirelag.transport.quotas import BURST_S, Limits, Quotas
 
 OLDER = StreamConfig(  # as releases before this limit made it

@@ -148,14 +148,16 @@ class RttResult(DelayResult):
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each entry and leg."""
-        return [row for entry in self._entries() for row in _rows_of(entry)]
+        from wirelag.render.rows import rows_by_leg
+
+        return [row for entry in self._entries() for row in rows_by_leg(entry)]
 
     def tables(self) -> Iterator[Table]:
-        """The rows as columns, in parts: there may be a million groups."""
-        from wirelag.render.rows import table_of
+        """The rows as columns, in parts: groups may be many."""
+        from wirelag.render.rows import rows_by_leg, table_of
 
         entries = self._entries()
-        while some := [row for entry in islice(entries, ROWS_AT_ONCE) for row in _rows_of(entry)]:
+        while some := [row for entry in islice(entries, ROWS_AT_ONCE) for row in rows_by_leg(entry)]:
             yield table_of(some, self.command)
 
     def aside(self, form: str) -> list[str]:
@@ -163,8 +165,8 @@ class RttResult(DelayResult):
 
         said = super().aside(form)
         if form in OF_FLOWS and not self.all_kept:
-            held = sum(one.samples for one in (leg.report for leg in self.groups[-1].legs.values()))
-            return [*said, f"{held:,} round trips of flows that did not fit --group-memory have no record"]
+            held = sum(leg.report.samples for leg in self.groups[-1].legs.values())
+            said += [f"{held:,} round trips of flows that did not fit --group-memory have no record"]
         return said
 
     def flow_records(self) -> Iterator[FlowRecord]:
@@ -189,18 +191,6 @@ class RttResult(DelayResult):
         from wirelag.render.rtt import page
 
         return page(self)
-
-
-def _rows_of(entry: Entry) -> list[dict[str, Any]]:
-    from wirelag.render.rows import row_of
-
-    when = entry.report.interval
-    each = {leg: replace(one, report=one.report.during(when)) for leg, one in entry.by_leg().items()}
-    return [_with_leg(row_of(one), leg) for leg, one in each.items()]
-
-
-def _with_leg(row: dict[str, Any], leg: str) -> dict[str, Any]:
-    return {"scope": row["scope"], "key": row["key"], "leg": leg, **row}
 
 
 def rtt(
@@ -520,7 +510,7 @@ def _doubt_short(intervals: list[Entry], length_ns: int, whole: Entry, total: Sa
 
 
 def _shape_only(entry: Entry) -> Entry:
-    """The entry of an interval keeps only the shape of its distributions: there may be many."""
+    """Of an interval only the shape of its distributions is kept: there may be many."""
     from wirelag.stats.distribution import Distribution
 
     nothing = Distribution().compact()

@@ -6,6 +6,7 @@ Law: each command has one schema, whatever it measured. Files of several capture
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.report import QUANTILES
@@ -76,6 +77,14 @@ def row_of(entry: Entry) -> dict[str, Any]:
         row |= {"method": method_of(report)} | {name: report.details.get(name) for name in RESPONSE_COLUMNS}
         row["reason"] = report.reason
     return row
+
+
+def rows_by_leg(entry: Entry) -> list[dict[str, Any]]:
+    """A row for each leg of an entry of `rtt`."""
+    when = entry.report.interval
+    each = {leg: replace(one, report=one.report.during(when)) for leg, one in entry.by_leg().items()}
+    rows = {leg: row_of(one) for leg, one in each.items()}
+    return [{"scope": row["scope"], "key": row["key"], "leg": leg, **row} for leg, row in rows.items()]
 
 
 def method_of(report: Report) -> str:

@@ -34,16 +34,15 @@ try:
     import nats.errors
     from nats.aio.client import Client
     from nats.aio.msg import Msg
-    from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StreamConfig
+    from nats.js.api import AckPolicy, ConsumerConfig
     from nats.js.client import JetStreamContext
-    from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
+    from nats.js.errors import APIError, NoStreamResponseError
 
     from wirelag.transport.lease import Lease
+    from wirelag.transport.nats_streams import ASKED, ASKS, HEADERS, MESSAGES, STREAM, bound, ensure
 except ImportError:
     raise MissingExtraError("NATS") from None
 
-STREAM: Final = "WIRELAG"
-ASKS: Final = "WIRELAG_ASKS"
 COLLECTOR: Final = "collector"
 _DAY_S: Final = 86400.0
 _TIMEOUT_S: Final = 5.0
@@ -54,34 +53,11 @@ _AGAIN_S: Final = 10.0  # after which an unacknowledged message is repeated
 _NOT_STORED_S: Final = 1.0  # the same for a message that could not be stored; twice as long each time,
 _MOST_NOT_STORED_S: Final = 60.0  # and at most
 _MOST_PENDING: Final = 100_000  # messages that may wait like this, or for their turn, before others do
-_MOST_OF_SUBJECT: Final = 1024  # messages of a point and a type that the broker keeps; the agent keeps the rest
 _BOUND_AGAIN_S: Final = 60.0  # when it is tried again to set this limit
 _MOST_PUT_OFF: Final = 64  # messages of a second agent of a point that the broker keeps
 _PUT_OFF_S: Final = 15.0  # how long they and their agent wait for the next try
 _VERDICT_S: Final = 2.0  # how long an agent that was refused waits for the collector's word about its next message
 _ASK_AGAIN_S: Final = 2.0  # the same for asks: the collector does not wait long for replies
-_HEADERS: Final = 512  # maximum size of a message's headers
-MESSAGES: Final = StreamConfig(
-    name=STREAM,
-    subjects=["wirelag.synopsis.*", "wirelag.times.*", "wirelag.status.*"],
-    retention=RetentionPolicy.WORK_QUEUE,
-    discard=DiscardPolicy.NEW,
-    discard_new_per_subject=True,
-    max_msgs_per_subject=_MOST_OF_SUBJECT,
-    max_bytes=4 << 30,
-    max_age=7 * _DAY_S,
-    max_msg_size=MOST_BYTES + _HEADERS,
-    duplicate_window=600,
-)
-ASKED: Final = StreamConfig(
-    name=ASKS,
-    subjects=["wirelag.ask.*"],
-    retention=RetentionPolicy.WORK_QUEUE,
-    discard=DiscardPolicy.OLD,
-    max_bytes=256 << 20,
-    max_age=600,
-    max_msg_size=MOST_BYTES + _HEADERS,
-)
 
 T = TypeVar("T")
 
@@ -416,7 +392,7 @@ class NatsInbox:
         if (other := await self._line.unless_lost(self._lease.hold(context))) is not None:
             raise self._line.unreachable(f"another collector, {other}, reads from it; stop one of the two")
         if self._bound_s is not None and time.monotonic() >= self._bound_s:
-            is_bound = await self._line.unless_lost(_bound(context))
+            is_bound = await self._line.unless_lost(bound(context))
             self._bound_s = None if is_bound else time.monotonic() + _BOUND_AGAIN_S
 
     def _complain(self, error: Unreachable | None) -> None:
@@ -431,7 +407,7 @@ class NatsInbox:
 
 async def _publish(line: Line, where: str, data: bytes, headers: dict[str, str] | None, shown: str) -> None:
     stream = await line.stream()
-    most = min(line.max_payload - _HEADERS, MOST_BYTES)
+    most = min(line.max_payload - HEADERS, MOST_BYTES)
     if len(data) > most:
         raise Refused(
             f"{shown}: a message of {len(data)} bytes is too large for the NATS server there (at most {most}); "
@@ -458,7 +434,7 @@ async def _consume(
                 await hold(context)
             if stream == STREAM:
                 for each in (MESSAGES, ASKED):
-                    await line.unless_lost(_ensure(context, each))
+                    await line.unless_lost(ensure(context, each))
             consumer = ConsumerConfig(
                 durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=again_s, max_ack_pending=_MOST_PENDING
             )
@@ -503,33 +479,6 @@ def _acknowledger(message: Msg) -> Acknowledge:
             await (message.ack() if is_stored else message.nak(delay=later_s))
 
     return acknowledge
-
-
-async def _ensure(context: JetStreamContext, config: StreamConfig) -> None:
-    try:
-        await context.stream_info(str(config.name))
-    except NotFoundError:
-        await context.add_stream(config)
-
-
-async def _bound(context: JetStreamContext) -> bool:
-    """Give each point a limit in a stream that was made without one; False if it cannot be done now.
-
-    A limit that is below what a subject has would delete messages: it is set once there are few.
-    """
-    try:
-        found = await context.stream_info(STREAM, subjects_filter=">")
-    except NotFoundError:
-        return True  # the collector makes it
-    if (found.config.max_msgs_per_subject or -1) > 0 or found.config.discard != DiscardPolicy.NEW:
-        return True  # as its owner wants it
-    if max((found.state.subjects or {}).values(), default=0) > _MOST_OF_SUBJECT // 2:
-        return False
-    with suppress(APIError):  # it may not be ours to change
-        await context.update_stream(
-            found.config.evolve(max_msgs_per_subject=_MOST_OF_SUBJECT, discard_new_per_subject=True)
-        )
-    return True
 
 
 async def _closed(client: Client) -> None:

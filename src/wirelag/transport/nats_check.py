@@ -8,7 +8,8 @@ from typing import Final
 
 from wirelag.errors import MissingExtraError
 from wirelag.transport import Address, Unreachable
-from wirelag.transport.nats import ASKED, COLLECTOR, MESSAGES, STREAM, Line, plain
+from wirelag.transport.nats import COLLECTOR, Line, plain
+from wirelag.transport.nats_streams import ASKED, MESSAGES, STREAM
 
 try:
     import nats.errors

@@ -24,19 +24,15 @@ from wirelag.transport.http_inbox import HttpInbox
 from wirelag.transport.lease import Lease
 from wirelag.transport.nats import (
     _ASK_AGAIN_S,
-    _HEADERS,
-    ASKED,
-    ASKS,
-    MESSAGES,
     Line,
     NatsInbox,
     _acknowledger,
     _consume,
-    _ensure,
     _publish,
     subject,
     token,
 )
+from wirelag.transport.nats_streams import ASKED, ASKS, HEADERS, MESSAGES, ensure
 from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
 
@@ -56,7 +52,7 @@ PARTED: Final = StreamConfig(
     discard=DiscardPolicy.NEW,
     max_bytes=2 << 30,
     max_age=7 * 86400.0,
-    max_msg_size=MOST_BYTES + _HEADERS,
+    max_msg_size=MOST_BYTES + HEADERS,
 )
 _AGAIN_S: Final = 3.0  # after which an unacknowledged message comes again
 _FETCH: Final = 64  # messages of a partition that are fetched at once,
@@ -79,7 +75,7 @@ class EntryInbox(NatsInbox):
     async def _hold(self, context: JetStreamContext) -> None:
         if self._made is not context:
             for each in (MESSAGES, ASKED):
-                await self._line.unless_lost(_ensure(context, each.evolve(num_replicas=self._replicas)))
+                await self._line.unless_lost(ensure(context, each.evolve(num_replicas=self._replicas)))
             self._made = context
         await super()._hold(context)
 
@@ -134,7 +130,7 @@ class Parts:
         """Make the streams, unless they exist."""
         context = await self.line.stream()
         for each in (PARTED, ASKED):
-            await self.line.unless_lost(_ensure(context, each.evolve(num_replicas=self._replicas)))
+            await self.line.unless_lost(ensure(context, each.evolve(num_replicas=self._replicas)))
 
     async def open(self, parts: Iterable[int]) -> None:
         """Read these partitions from now on; what a former owner did not acknowledge comes within _AGAIN_S."""

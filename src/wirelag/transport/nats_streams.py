@@ -1,0 +1,69 @@
+"""The streams that a NATS broker keeps for wirelag.
+
+Law: a stream that is full accepts no more, and a point that has its share there neither; agents keep the rest.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from nats.js.api import DiscardPolicy, RetentionPolicy, StreamConfig
+from nats.js.client import JetStreamContext
+from nats.js.errors import APIError, NotFoundError
+
+from wirelag.protocol.messages import MOST_BYTES
+
+STREAM: Final = "WIRELAG"
+ASKS: Final = "WIRELAG_ASKS"
+HEADERS: Final = 512  # maximum size of a message's headers
+_MOST_OF_SUBJECT: Final = 1024  # messages of a point and a type that the broker keeps; the agent keeps the rest
+MESSAGES: Final = StreamConfig(
+    name=STREAM,
+    subjects=["wirelag.synopsis.*", "wirelag.times.*", "wirelag.status.*"],
+    retention=RetentionPolicy.WORK_QUEUE,
+    discard=DiscardPolicy.NEW,
+    discard_new_per_subject=True,
+    max_msgs_per_subject=_MOST_OF_SUBJECT,
+    max_bytes=4 << 30,
+    max_age=7 * 86400.0,
+    max_msg_size=MOST_BYTES + HEADERS,
+    duplicate_window=600,
+)
+ASKED: Final = StreamConfig(
+    name=ASKS,
+    subjects=["wirelag.ask.*"],
+    retention=RetentionPolicy.WORK_QUEUE,
+    discard=DiscardPolicy.OLD,
+    max_bytes=256 << 20,
+    max_age=600,
+    max_msg_size=MOST_BYTES + HEADERS,
+)
+
+
+async def ensure(context: JetStreamContext, config: StreamConfig) -> None:
+    """Make a stream where there is none of its name."""
+    try:
+        await context.stream_info(str(config.name))
+    except NotFoundError:
+        await context.add_stream(config)
+
+
+async def bound(context: JetStreamContext) -> bool:
+    """Give each point a limit in a stream that was made without one; False if it cannot be done now.
+
+    A limit that is below what a subject has would delete messages: it is set once there are few.
+    """
+    try:
+        found = await context.stream_info(STREAM, subjects_filter=">")
+    except NotFoundError:
+        return True  # the collector makes it
+    if (found.config.max_msgs_per_subject or -1) > 0 or found.config.discard != DiscardPolicy.NEW:
+        return True  # as its owner wants it
+    if max((found.state.subjects or {}).values(), default=0) > _MOST_OF_SUBJECT // 2:
+        return False
+    with suppress(APIError):  # it may not be ours to change
+        await context.update_stream(
+            found.config.evolve(max_msgs_per_subject=_MOST_OF_SUBJECT, discard_new_per_subject=True)
+        )
+    return True
