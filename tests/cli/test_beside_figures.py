@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.command import wirelag
 from tests.support.simulated_captures import write_simulation
-from wirelag.measure.oneway import oneway
+from wirelag.measure.rtt import rtt
 from wirelag.sim import Scenario, simulate
 from wirelag.units import format_duration
 
@@ -331,9 +331,8 @@ def test_an_interval_that_bounds_a_mean_from_neither_side_is_not_shown(shared_da
 
 
 def test_an_interval_that_ends_beyond_all_delays_is_open(shared_data: Path) -> None:
-    """The issue's own packets: 1,405 of them, of which the longest took 411 ms."""
-    folder = shared_data / "twopoint" / "mptcpanalyzer-0.3.2"
-    result = oneway(folder / "client_1_tcp_only.pcap.gz", folder / "server_1_tcp_only.pcap.gz")
+    """534 round trips, of which the longest took 1.05 s."""
+    result = rtt(shared_data / "rtt" / "nfstream" / "alexa-app.pcapng.gz")
     low, high = result.report.ci95["mean"]
     assert result.report.max is not None
     assert high > result.report.max > low

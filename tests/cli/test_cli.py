@@ -26,7 +26,7 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("--version", set(), 80, 40),
     ("rtt --help", set(), 150, 160),
     ("watch --help", set(), 160, 200),
-    ("info CAPTURE", {"numpy"}, 91, 231),
+    ("info CAPTURE", {"numpy"}, 91, 232),
     ("rtt CAPTURE", {"numpy"}, 80, 209),
     ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 90, 214),
     ("response CAPTURE", {"numpy"}, 86, 219),

@@ -105,6 +105,8 @@ OTHER_COMMANDS = {
     "agent",
     "collect",
     "balance",
+    "marking",
+    "stamp",
 }  # print no figures, or see below
 MEASURING_OF = {"plan": {"--interval"}, "watch": {"--cores"}}  # of agents that it sets up; of an interface
 FIGURES = (
@@ -199,7 +201,7 @@ def test_every_option_is_tried_or_measures(name: str) -> None:
     """An option that is neither is new: say in OPTIONS or MEASURING what it is."""
     mine = [case for case in INPUTS if case.split(",")[0].split()[0] == name]
     shown = {word for case in mine for words in OPTIONS[case] for word in words.split() if word.startswith("-")}
-    shown |= {"-o", "--output", "--format"}
+    shown |= {"-o", "--output", "--format", "--export"}
     options = [option.flags for option in command(name).options if not option.declared.hidden]
     untold = [names for names in options if not {*names} & (shown | MEASURING | MEASURING_OF.get(name, set()))]
     if name in OTHER_COMMANDS:

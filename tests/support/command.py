@@ -6,6 +6,7 @@ Both return the output and the exit code, and check the code.
 """
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -62,10 +63,13 @@ def run_main(words: Iterable[object], stdin: int, stdout: int, stderr: int) -> i
         mock.patch.object(sys, "argv", ["wirelag", *map(str, words)]),
         mock.patch.object(privileges, "_leave_root", _stay_root),
     ):
+        often = gc.get_threshold()
         try:
             cli.main()
         except SystemExit as end:
             return end.code if isinstance(end.code, int) else int(end.code is not None)
+        finally:
+            gc.set_threshold(*often)  # a command that ends its process looks for garbage rarely
         return 0
 
 

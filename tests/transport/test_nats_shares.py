@@ -79,7 +79,7 @@ def test_a_stream_that_was_made_without_a_limit_gets_one_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not before it has few messages: a limit deletes what is beyond it. One that its owner has set stays."""
-    monkeypatch.setattr("wirelag.transport.nats._MOST_OF_SUBJECT", 20)
+    monkeypatch.setattr("wirelag.transport.nats_streams._MOST_OF_SUBJECT", 20)
 
     async def work(address: Address, client: Client) -> None:
         stream, many = client.jetstream(), 30

@@ -40,6 +40,7 @@ LATER: Final = {  # what needs a restart
     "names": "names",
     "follow": "follow",
     "nats": "nats",
+    "push": "push",
     "lease_ns": "share",
     "replicas": "nats",
 }

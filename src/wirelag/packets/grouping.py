@@ -25,6 +25,8 @@ _FLOW_WORDS: Final = 6  # of a flow's key, client, server, protocol and ports
 PING: Final = 1 << 63  # in place of ports: the rest is an identifier
 
 Ints = npt.NDArray[Any]
+_PROTOCOLS: Final = np.full(256, 17, np.uint64)  # of kinds, for batches of summaries, which have no column `protocol`
+_PROTOCOLS[[Kind.OTHER, Kind.TCP, Kind.ICMP, Kind.ESP]] = 0, 6, 1, 50
 
 
 def kept_of(most: int) -> int:
@@ -157,7 +159,7 @@ class Grouping:
                 np.where(from_server, one[rows], other[rows]).astype(np.uint64)
                 for one, other in ((packets.dst_port, packets.src_port), (packets.src_port, packets.dst_port))
             )
-            found[:, 5] = packets.protocol[rows].astype(np.uint64) << np.uint64(32) | client << np.uint64(16) | server
+            found[:, 5] = _protocols(packets)[rows] << np.uint64(32) | client << np.uint64(16) | server
             if (pings := np.flatnonzero(packets.kind[rows] == Kind.ICMP)).size:  # they have an identifier, and no ports
                 found[pings, 5] = np.uint64(PING) | packets.transaction[rows[pings]]
         elif self.by == "dscp":
@@ -207,3 +209,8 @@ def _end(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> s
     if not port:
         return str(address)
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+def _protocols(packets: PacketBatch) -> npt.NDArray[np.uint64]:
+    known = getattr(packets, "protocol", None)
+    return _PROTOCOLS[packets.kind] if known is None else known.astype(np.uint64)

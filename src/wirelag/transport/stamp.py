@@ -103,13 +103,12 @@ class Reflector:
                 self._sessions.popitem(last=False)
             if self.counts["answered"] % 1000 == 999:
                 self._estimate = estimate_now()
+            made = reply(got.data, number, got.time_ns, time.time_ns(), self._estimate, got.ttl)
+            self.counts["answered"] += 1  # before its sender can know, who may end this program then
             try:
-                made = reply(got.data, number, got.time_ns, time.time_ns(), self._estimate, got.ttl)
                 self._socket.sendto(made, got.sender)
             except OSError:  # no route back, or a full buffer
-                self.counts["failed"] += 1
-            else:
-                self.counts["answered"] += 1
+                self.counts.update(answered=-1, failed=1)
 
     def _is_allowed(self, sender: str) -> bool:
         address = ipaddress.ip_address(sender.partition("%")[0])
