@@ -61,6 +61,8 @@ _PUT_OFF_S: Final = 15.0  # how long they and their agent wait for the next try
 _VERDICT_S: Final = 2.0  # how long an agent that was refused waits for the collector's word about its next message
 _ASK_AGAIN_S: Final = 2.0  # the same for asks: the collector does not wait long for replies
 _HEADERS: Final = 512  # maximum size of a message's headers
+_MOST_SHOWN: Final = 200  # characters of a point's name in the log
+_MOST_ASKS: Final = 256  # asks that wait for one agent; the oldest go
 MESSAGES: Final = StreamConfig(
     name=STREAM,
     subjects=["wirelag.synopsis.*", "wirelag.times.*", "wirelag.status.*"],
@@ -78,6 +80,7 @@ ASKED: Final = StreamConfig(
     subjects=["wirelag.ask.*"],
     retention=RetentionPolicy.WORK_QUEUE,
     discard=DiscardPolicy.OLD,
+    max_msgs_per_subject=_MOST_ASKS,
     max_bytes=256 << 20,
     max_age=600,
     max_msg_size=MOST_BYTES + _HEADERS,
@@ -104,9 +107,10 @@ def token(point: str) -> str:
 
 
 def named(word: str) -> str:
-    """The point whose name is this word of a subject: the inverse of `token`."""
+    """The point whose name is this word of a subject: the inverse of `token`; a word of none, if it cannot be shown."""
     plain = re.sub(rb"=([0-9A-F]{2})", lambda byte: bytes.fromhex(byte[1].decode()), word.encode())
-    return plain.decode(errors="replace")
+    name = plain.decode(errors="replace")[:_MOST_SHOWN]
+    return name if name.isprintable() else word[:_MOST_SHOWN]
 
 
 def _verdicts(point: str) -> str:
