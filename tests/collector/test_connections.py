@@ -1,6 +1,7 @@
 """Strangers at the door of a collector: handshakes that never end, and the memory that they take."""
 
 import http.client
+import json
 import socket
 import ssl
 import subprocess
@@ -185,8 +186,8 @@ def test_a_flood_of_handshakes_shuts_no_other_address_out(tmp_path: Path) -> Non
         asked = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_S, context=context)
         with closing(asked):
             asked.request("GET", "/api/v1/status", headers={"Authorization": f"Bearer {TOKEN}"})
-            assert asked.getresponse().status == 200
-        assert running.counted()["connections refused"] > HANDSHAKES
+            counted = json.loads(asked.getresponse().read())["counted"]
+        assert counted["connections refused"] > HANDSHAKES
 
 
 def test_a_handshake_is_not_repeated_on_a_connection(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from wirelag.protocol.messages import decode, encode
 from wirelag.transport import Address, Refused, Unreachable, sender
 from wirelag.transport.http import HttpSender
 from wirelag.transport.http_inbox import HttpInbox
-from wirelag.transport.nats import NatsInbox, NatsSender, subject, token
+from wirelag.transport.nats import NatsInbox, NatsSender, named, subject, token
 from wirelag.transport.nats_streams import ASKS, STREAM
 from wirelag.transport.outbox import Outbox
 from wirelag.transport.spool import Spool
@@ -285,6 +285,14 @@ def test_a_collector_without_its_packages_says_what_to_install(package: str) -> 
 def test_a_point_is_one_word_of_a_subject(point: str, word: str) -> None:
     assert token(point) == word
     assert subject("ask", point) == f"wirelag.ask.{word}"
+
+
+def test_a_subject_that_is_no_name_forges_no_line_of_the_log() -> None:
+    """Whoever may publish to any subject chooses its words: line ends, escapes, or thousands of letters."""
+    assert named("K=C3=B6ln") == "Köln"
+    for word in ("A=0Awirelag: forged", "A=1B[31m", "A=E2=80=AE", "A" * 5000):
+        assert named(word).isprintable()
+        assert len(named(word)) <= 200
 
 
 def test_the_broker_loses_its_data(tmp_path: Path, certificate: tuple[Path, Path]) -> None:

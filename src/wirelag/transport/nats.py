@@ -58,6 +58,7 @@ _MOST_PUT_OFF: Final = 64  # messages of a second agent of a point that the brok
 _PUT_OFF_S: Final = 15.0  # how long they and their agent wait for the next try
 _VERDICT_S: Final = 2.0  # how long an agent that was refused waits for the collector's word about its next message
 _ASK_AGAIN_S: Final = 2.0  # the same for asks: the collector does not wait long for replies
+_MOST_SHOWN: Final = 200  # characters of a point's name in the log
 
 T = TypeVar("T")
 
@@ -80,9 +81,10 @@ def token(point: str) -> str:
 
 
 def named(word: str) -> str:
-    """The point whose name is this word of a subject: the inverse of `token`."""
+    """The point whose name is this word of a subject: the inverse of `token`; a word of none, if it cannot be shown."""
     plain = re.sub(rb"=([0-9A-F]{2})", lambda byte: bytes.fromhex(byte[1].decode()), word.encode())
-    return plain.decode(errors="replace")
+    name = plain.decode(errors="replace")[:_MOST_SHOWN]
+    return name if name.isprintable() else word[:_MOST_SHOWN]
 
 
 def _verdicts(point: str) -> str:
