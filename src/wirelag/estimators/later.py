@@ -17,22 +17,21 @@ IDLE_S: Final = 1.0
 
 
 class Later:
-    """A function whose calls are made later, by another thread."""
+    """Calls that another thread makes later. It keeps no function: a meter that it knew would outlive its use."""
 
-    def __init__(self, work: Callable[..., None]) -> None:
-        self._work = work
-        self._left: deque[tuple[Any, ...]] = deque()
+    def __init__(self) -> None:
+        self._left: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         self._at_work = self._ends = False
         self._problem: BaseException | None = None
 
-    def leave(self, *what: object) -> None:
-        """Call the function with these arguments, later; wait while too many calls are left."""
+    def leave(self, work: Callable[..., None], *what: object) -> None:
+        """Call a function with these arguments, later; wait while too many calls are left."""
         with self._change:
             self._change.wait_for(lambda: len(self._left) < MOST)
             self._raise()
-            self._left.append(what)
+            self._left.append((work, what))
             self._change.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="wirelag later", daemon=True)
@@ -65,14 +64,14 @@ class Later:
                 if not self._left:
                     self._thread = None
                     return
-                what, self._at_work = self._left.popleft(), True
+                (work, what), self._at_work = self._left.popleft(), True
                 self._change.notify_all()
             try:
                 if self._problem is None:
-                    self._work(*what)
+                    work(*what)
             except BaseException as error:
                 self._problem = error
-            del what  # memory of packets is reused once nothing refers to it
+            del work, what  # memory of packets is reused once nothing refers to it
             with self._change:
                 self._at_work = False
                 self._change.notify_all()

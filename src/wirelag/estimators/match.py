@@ -103,7 +103,7 @@ class MatchMeter:
 
     def __init__(self, estimator: Match) -> None:
         self._kernel = _kernel_of(estimator, max(1, estimator.cores - estimator.later))
-        self._later = Later(self._add) if estimator.later and estimator.cores > 1 else None
+        self._later = Later() if estimator.later and estimator.cores > 1 else None
         self._sinks = estimator.sinks
         self._samples = Samples()
         self._counted: Counter[str] = Counter()
@@ -124,7 +124,7 @@ class MatchMeter:
         if self._later is None:
             self._add(packets, found, grouping)
         else:
-            self._later.leave(packets, found, grouping)
+            self._later.leave(self._add, packets, found, grouping)
 
     def _add(self, packets: PacketBatch, found: SampleBatch, grouping: Grouping | None) -> None:
         tags = None if grouping is None else grouping.add(packets, found.rows, found.legs, found.delays_ns)

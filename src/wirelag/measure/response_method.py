@@ -75,10 +75,11 @@ class ResponseMeter:
 
         self._settings, self._at_end = settings, at_end
         self._roles = Roles(settings.servers)
-        self._asked: npt.NDArray[np.bool_] | None = None  # rows of the current batch that clients sent
+        self._asked: list[npt.NDArray[np.bool_]] = []  # rows of the current batch that clients sent, shared with pairs
         self._pirate = pirate or settings.pirate().meter("tap")
-        self._later = Later(self._estimate) if at_end and settings.cores > 1 else None
-        pairs = Pairs(settings.memory, from_client=lambda _: self._asked, frames=frames)  # type: ignore[arg-type, return-value]
+        self._later = Later() if at_end and settings.cores > 1 else None
+        asked = self._asked  # and not this meter, which would keep itself in memory
+        pairs = Pairs(settings.memory, from_client=lambda _: asked[0], frames=frames)
         self._pairs = pairs.meter("tap")
         self._ways: Array = np.empty((0, 5), np.uint64)  # directions that were a client's, in earlier intervals
         self._clients = self._servers = self._left_out = 0
@@ -115,14 +116,14 @@ class ResponseMeter:
             ours = np.flatnonzero(self._roles.of_servers(packets))
             self._left_out += len(packets) - len(ours)
             packets = packets if len(ours) == len(packets) else packets[ours]
-        self._asked = self._roles.from_client(packets)
-        rows = np.flatnonzero(self._asked)
+        self._asked[:] = [self._roles.from_client(packets)]
+        rows = np.flatnonzero(self._asked[0])
         self._clients += len(rows)
         self._servers += len(packets) - len(rows)
         if self._later is None:
             self._estimate(packets, rows)
         else:
-            self._later.leave(packets, rows)
+            self._later.leave(self._estimate, packets, rows)
         if self._settings.may_pair:
             self._pairs.observe(packets)
 
