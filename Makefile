@@ -10,8 +10,8 @@ C_FILES := $(wildcard kernels/*.h kernels/*.cpp bpf/*.c bpf/*.h fuzz/*.c fuzz/*.
 QUICK := $(addprefix tests/,estimators/test_contract.py estimators/test_twins.py capture/test_readers.py cli/test_cli.py)
 SMALL_CAPTURE := $(firstword $(wildcard tests/data/*.pcap*))
 
-# Two workers per processor: tests spend half of their time waiting for servers, browsers and packets.
-WORKERS := $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
+# Five workers for two processors: tests spend half of their time waiting for servers, browsers and packets.
+WORKERS := $(shell expr 5 \* $$(nproc 2>/dev/null || echo 2) / 2)
 # Tests start Python hundreds of times: keep its bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 # An ordinary user's PATH lacks administrators' programs.

@@ -222,6 +222,7 @@ def test_kills_and_outages_lose_nothing_and_count_nothing_twice(agents: Agents, 
     assert again.stop()
 
 
+@pytest.mark.acceptance
 @IN_LAB
 def test_an_agent_ends_with_one_line_if_its_interface_goes(agents: Agents, receiver: Receiver) -> None:
     down = agents.start("server1")

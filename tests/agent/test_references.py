@@ -85,6 +85,7 @@ def simulated(injection: Injection, times_ns: npt.NDArray[np.int64], sizes: npt.
     return _kernels.queue_pass(times_ns, sizes, LINK, 1 << 16, DROP_TAIL, injection.rule)[1].tolist()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_agent_sends_where_the_simulator_does(kind: str, host: tuple[Clock, Wire]) -> None:
     """It hears of each packet, and looks at its clock, where the simulator does."""

@@ -191,6 +191,7 @@ def settings(place: Site) -> bytes:
     return found
 
 
+@pytest.mark.acceptance
 def test_a_missing_interface_is_reported_and_can_be_replaced(place: Site) -> None:
     balancer = opened(place)
     balancer.set_backends([Backend("server1", "10.5.0.11", Way(MACS[0]))])
@@ -216,6 +217,7 @@ def test_a_missing_interface_is_reported_and_can_be_replaced(place: Site) -> Non
     balancer.close(leave=False)
 
 
+@pytest.mark.acceptance
 def test_an_interrupted_start_is_repeated(place: Site) -> None:
     opened(place).close(leave=True)
     (place.pins / "link").unlink()

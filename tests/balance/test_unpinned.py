@@ -71,6 +71,7 @@ def test_without_bpffs_a_line_names_both_solutions(place: Site) -> None:
     assert "nothing is pinned, so there is nothing to remove" in said
 
 
+@pytest.mark.acceptance
 @IN_LAB
 def test_without_pins_it_balances_until_its_process_ends(place: Site) -> None:
     place.configure([1, 2], UNPINNED)

@@ -53,6 +53,7 @@ def passing(path: Path, expression: str) -> list[bytes] | None:
     return [packet.frame for packet in packets(done.stdout)]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", FILES)
 def test_files_are_filtered_as_by_tcpdump(
     shared_data: Path, tmp_path: Path, tool: Callable[[str], str], name: str

@@ -50,6 +50,7 @@ def read(path: Path, parts: list[Part]) -> tuple[list[bytes], list[int]]:
     return rows, warm
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("form", "least"), [("pcap", 5), ("gz", 3), ("zst", 3), ("xz", 3)])
 def test_parts_hold_each_packet_once(captures: dict[str, Path], form: str, least: int) -> None:
     path = captures[form]

@@ -150,7 +150,7 @@ def test_every_file_gives_the_count_of_capinfos(
     assert read_files > 300
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("path", capture_paths("rtt", "hidden", "twopoint", "malformed"), ids=capture_name)
 def test_rows_equal_the_records(path: Path) -> None:
     """Time, lengths and frame, compared with the plain reader."""
@@ -338,6 +338,7 @@ STAMPS = (
 )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "offset_s", [None, 0, 1, -1, 1_700_000_000, -(2**63), 2**63 - 1, 9_223_372_036, -9_223_372_036]
 )
@@ -373,7 +374,7 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
 LARGE = pcap(sample_records(20_000))  # several blocks and batches
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", COMPRESSIONS)
 def test_compressed_equals_plain(name: str, save: Callable[[bytes], Path]) -> None:
     plain, _ = read(save(LARGE))
@@ -461,7 +462,7 @@ print(json.dumps([times, capture.warnings, capture.name]))
 """
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", ["plain", "gzip", "zstd"])
 @pytest.mark.parametrize("piped", [False, True], ids=["file", "pipe"])
 def test_standard_input(name: str, piped: bool, save: Callable[[bytes], Path]) -> None:

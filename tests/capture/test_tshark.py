@@ -236,7 +236,7 @@ def chosen() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", chosen(), ids=capture_name)
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 def test_columns_equal_tshark_s(path: Path, tool: Callable[[str], str]) -> None:
     fields = dissected(tool("tshark"), path, MOST_PACKETS)
     has_tunnels = any(batch.has(Flag.TUNNEL).any() for batch in CaptureFile(str(path)))

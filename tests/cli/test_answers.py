@@ -152,7 +152,7 @@ def exact(mptcp: tuple[Path, Path]) -> float:
     return float(json.loads(wirelag("oneway", *mptcp, "--format", "json").stdout)["mean"])
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize("interval", ["1ms", "100ms", "1s"])
 @pytest.mark.parametrize("estimator", ["finecomb", "lda", "rda"])
 def test_rows_add_up_to_the_whole(mptcp: tuple[Path, Path], exact: float, estimator: str, interval: str) -> None:

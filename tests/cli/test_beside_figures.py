@@ -109,7 +109,7 @@ def test_packets_are_those_of_the_row_or_not_told(shared_data: Path, words: tupl
     assert rows.filter(scope="group")["packets"].null_count() == len(rows.filter(scope="group")) > 0
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize("sort", ["p90", "p95", "p99.9", "max", "std"])
 @pytest.mark.parametrize("command", ["rtt", "response", "oneway"])
 def test_the_figure_that_groups_are_in_order_of_has_a_column(shared_data: Path, command: str, sort: str) -> None:

@@ -35,7 +35,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"ONE": str(one), "TWO": str(two), "CUT": str(cut)}
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize("words", COMMANDS)
 def test_the_result_is_the_same_for_any_number_of_cores(captures: dict[str, str], words: str) -> None:
     given = [captures.get(word, word) for word in words.split()]

@@ -167,7 +167,7 @@ def _printed(case: str, shared_data: Path, *more: object) -> str:
 
 
 @pytest.mark.parametrize(("case", "options"), [(case, options) for case in OPTIONS for options in OPTIONS[case]])
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 def test_what_is_shown_changes_no_figure(case: str, options: str, shared_data: Path, tmp_path: Path) -> None:
     files = {"PAGE": "page.html", "OUT": "out.json", "ROWS": "rows.parquet", "TEXT": "rows.csv"}
     words = [tmp_path / files[word] if word in files else word for word in options.split()]
@@ -222,7 +222,7 @@ def in_parts(case: str, shared_data: Path) -> str:
     return wirelag(*words_of(case, shared_data), *PARTS[case][0].split(), "--format", "json").stdout
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("case", "options"), [(case, options) for case in PARTS for options in PARTS[case][1]])
 def test_what_is_shown_changes_no_figure_of_a_row_or_group(
     case: str, options: str, shared_data: Path, tmp_path: Path
@@ -239,6 +239,7 @@ def test_what_is_shown_changes_no_figure_of_a_row_or_group(
     assert by_key[0] == by_key[1] != []
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", PARTS)
 def test_rows_change_no_figure_of_a_group_and_groups_none_of_a_row(case: str, shared_data: Path) -> None:
     by, interval = (" ".join(PARTS[case][0].split()[place : place + 2]).split() for place in (0, 2))

@@ -121,6 +121,7 @@ def forged(data: bytes, how: str) -> bytes:
     return changed(data, 26, b"\xc6\x12\x00\x63")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("method", "bound"), [("busy", 0.12), ("linear", 0.2), ("left", 0.3)])
 def test_every_flow(queue: Queue, method: str, bound: float) -> None:
     found = answer(queue.behind, "--method", method)
@@ -192,7 +193,7 @@ def unreadable(queue: Queue, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return with_forged(queue, tmp_path_factory.mktemp("unreadable") / "unreadable.pcap", "malformed")[0]
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("how", ["time", "early", "sequence", "size", "foreign"])
 def test_forged_references_are_rejected(
     queue: Queue, clean: dict[str, Any], unreadable: dict[str, Any], tmp_path: Path, how: str
@@ -391,6 +392,7 @@ def test_one_reference_measures_nothing(queue: Queue, tmp_path: Path) -> None:
     assert all(flow["mean"] is None and flow["ci95"] is None for flow in found["flows"])
 
 
+@pytest.mark.acceptance
 def test_both_directions_are_reported(queue: Queue, tmp_path: Path) -> None:
     """Packets in the opposite direction of the references never were in the queue."""
     rows: list[Record] = []

@@ -51,6 +51,7 @@ def _waits_for_more(pipe: int, pid: int) -> bool:
     return not left and "pipe" in Path(f"/proc/{pid}/wchan").read_text()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("command", ["rtt", "response", "info"])
 def test_an_interrupted_command_reports_what_it_has(shared_data: Path, tmp_path: Path, command: str) -> None:
     given = plain_bytes(shared_data / SSH)

@@ -60,7 +60,7 @@ def reference() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("row", reference(), ids=lambda row: f"{row[0]} {row[4]}>{row[5]}")
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 def test_the_reference_is_reproduced(shared_data: Path, row: list[str]) -> None:
     """Matched packets within 0.5%, median and p95 within 0.1%; also rows with negative delays."""
     up, down, source, destination = shared_data / "twopoint" / row[0], shared_data / "twopoint" / row[1], row[4], row[5]

@@ -56,7 +56,7 @@ def answer(validator: jsonschema.Draft202012Validator, *words: str, code: int = 
     return found
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method(validator: jsonschema.Draft202012Validator, points: list[str], method: str) -> None:
     words = [*points, "--estimator", *method.split()]
@@ -93,6 +93,7 @@ def later(source: str, target: str, by_ns: int) -> None:
     Path(target).write_bytes(data[:24] + b"".join(written))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("method", ["join", "lda", "rda"])
 def test_three_captures(validator: jsonschema.Draft202012Validator, tmp_path: Path, method: str) -> None:
     names = [str(tmp_path / name) for name in ("a.pcap", "b.pcap", "c.pcap")]

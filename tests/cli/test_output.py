@@ -137,7 +137,7 @@ def test_an_unwritable_place_is_reported_first(folder: Path, tmp_path: Path) -> 
 PRINTING = ("info up.pcap", "rtt up.pcap", "rtt up.pcap --format parquet -o -", "simulate -o -", "--help")
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("words", PRINTING)
 def test_closed_or_full_standard_output_is_one_line(folder: Path, words: str) -> None:
     wanted = {">&-": "Bad file descriptor"}
@@ -149,7 +149,7 @@ def test_closed_or_full_standard_output_is_one_line(folder: Path, words: str) ->
         assert ran.returncode == 2
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("words", PRINTING)
 def test_a_closed_pipe_is_silent(folder: Path, words: str) -> None:
     # The reader ends first: we wait for it, and standard output is its pipe.
@@ -273,6 +273,7 @@ def test_a_capture_without_packets_is_reported(folder: Path) -> None:
     assert told == "warning: empty.pcap holds no packets to compare\n"
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
 @pytest.mark.parametrize("command", ["rtt {0}", "response {0}", "oneway {0} {1}"])
 def test_a_capture_without_packets_gives_a_file_of_the_same_schema(folder: Path, command: str, kind: str) -> None:

@@ -26,6 +26,7 @@ from wirelag.synopses.request_response import Exchanges
 # Captures
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "rough", [{}, {"loss": 0.03}, {"loss": 0.05, "reorder": 0.05, "duplicate": 0.05}], ids=["smooth", "loss", "rough"]
 )

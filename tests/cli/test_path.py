@@ -61,6 +61,7 @@ def valid() -> Callable[[str], dict[str, Any]]:
 # ---- captures ----
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("estimator", ["join", "lda", "finecomb", "rda"])
 def test_the_slow_hop_is_named(
     valid: Callable[[str], dict[str, Any]], net: Path, slow: tuple[Path, Truth], estimator: str
@@ -101,6 +102,7 @@ def test_equal_paths_mix_by_the_observed_shares(net: Path, slow: tuple[Path, Tru
     assert found["mean"] == pytest.approx(whole, rel=0.05)
 
 
+@pytest.mark.acceptance
 def test_nothing_is_blamed_where_nothing_is_slow(net: Path, quiet: Path) -> None:
     for estimator in ("join", "lda", "rda"):
         found = json.loads(wirelag("path", net, quiet, "--estimator", estimator, "--format", "json"))

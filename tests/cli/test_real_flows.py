@@ -73,6 +73,7 @@ def errors(means: Iterable[tuple[float, float]]) -> npt.NDArray[np.float64]:
     return np.asarray(np.abs(found / true - 1))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("pair", ALIKE, ids=name)
 def test_flows_are_near_the_join_where_neighbours_are_alike(shared_data: Path, pair: tuple[str, str]) -> None:
     """Within 15%, and twice as near as the mean of all packets: the method's promise for real queues."""
@@ -103,6 +104,7 @@ def test_no_warning_where_neighbours_are_alike(shared_data: Path, pair: tuple[st
     assert not [line for line in flows_of(shared_data, pair)["notes"] if "not alike here" in line]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("pair", [pair for pair in ALIKE + UNLIKE if pair not in DRAINED], ids=name)
 def test_busy_is_linear_where_no_drain_rate_is_found(shared_data: Path, pair: tuple[str, str]) -> None:
     """A pacing sender leaves gaps like those behind a queue; a drain rate taken from them would mislead busy."""

@@ -250,6 +250,7 @@ def test_the_schema_is_strict() -> None:
         assert not VALIDATOR.is_valid(found | wrong), wrong
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_on_real_packets(method: str) -> None:
     found = asked(MIRROR, "--method", method)
@@ -270,7 +271,7 @@ def test_an_interval_never_begins_below_zero(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", HIDDEN, ids=capture_name)
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 def test_real_captures_of_hidden_traffic(path: Path) -> None:
     """A plausible result, or none and a reason."""
     if "server-side" in path.name:

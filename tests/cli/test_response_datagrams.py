@@ -102,6 +102,7 @@ def test_polling_at_a_pace_is_requests_and_responses(shared_data: Path) -> None:
 # ---- made here ----
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("after_ms", [4, 10, 16])
 def test_two_sides_in_step_are_a_stream(tmp_path: Path, after_ms: float) -> None:
     """Both sides of a call have the same pace, so each datagram seems to answer the other side's."""

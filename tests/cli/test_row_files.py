@@ -33,6 +33,7 @@ def numbers(*paths: Path) -> dict[str, tuple[pl.DataFrame, dict[int, int]]]:
     return {name: (frame, {n: i for i, n in enumerate(frame["number"].to_list())}) for name, frame in frames.items()}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("more", [(), ("--interval", "2s"), ("--by", "destination"), ("--port", "1-65535")])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_every_packet_between_two_points(
@@ -142,7 +143,7 @@ def by_duckdb(files: str) -> Any:
     return json.loads(ran.stdout)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("command", ["rtt", "response", "oneway", "flows", "plan"])
 def test_files_of_several_results_are_read_together(command: str, shared_data: Path, tmp_path: Path) -> None:
     paths = reports(command, shared_data, tmp_path)

@@ -47,7 +47,7 @@ def reference() -> list[tuple[str, int, float, float, float]]:
 
 
 @pytest.mark.parametrize(("name", "samples", "p50", "p95", "p99"), reference(), ids=lambda value: str(value))
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 def test_first_copies_agree_with_tshark(
     shared_data: Path, name: str, samples: int, p50: float, p95: float, p99: float
 ) -> None:
@@ -66,6 +66,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("method", [[], ["--memory", "32KiB"], ["--slots", "4096", "--entry-probability", "0.5"]])
 def test_intervals_and_groups_add_up_to_the_whole(capture: Path, method: list[str]) -> None:
     answer = report(capture, "--interval", "7s", "--by", "server", *method)
@@ -76,7 +77,7 @@ def test_intervals_and_groups_add_up_to_the_whole(capture: Path, method: list[st
     assert medians == sorted(medians, reverse=True)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("by", ["flow", "client", "server", "subnet", "port"])
 def test_groups_have_names_and_add_up(capture: Path, by: str) -> None:
     groups = report(capture, "--by", by)["groups"]

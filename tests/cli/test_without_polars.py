@@ -92,7 +92,7 @@ def taken(folder: Path) -> dict[str, bytes]:
     return {path.name: (path.read_bytes(), path.unlink())[0] for path in sorted(folder.glob("OUT*"))}
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("words", WORKS)
 def test_works_as_with_polars(folder: Path, without: Without, words: str) -> None:
     ran = without(words)
@@ -104,6 +104,7 @@ def test_works_as_with_polars(folder: Path, without: Without, words: str) -> Non
     assert "--html" in words or same == files  # a page says when it was made
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("words", "what"), REFUSED.items())
 def test_says_what_is_missing_before_it_measures(folder: Path, without: Without, words: str, what: str) -> None:
     done = without(words)

@@ -101,6 +101,7 @@ ONE_CLOCK = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", ONE_CLOCK)
 @pytest.mark.parametrize("seed", range(scaled(5, 2)))
 def test_one_clock_stays_as_it_is(case: str, seed: int) -> None:

@@ -75,6 +75,7 @@ def test_no_flipped_bit_changes_a_figure(tmp_path: Path) -> None:
     assert silent > flips // 20  # and nothing is told of those that are not used
 
 
+@pytest.mark.acceptance
 def test_what_is_stored_after_a_flip_in_a_name_stays(tmp_path: Path) -> None:
     """Damaged names of segments, or their index: results that come then outlive the check and the rescue."""
     path, rng = tmp_path / "store.db", random.Random(3)

@@ -50,6 +50,7 @@ def test_the_map_follows_the_network(browser: Browser, tmp_path: Path) -> None:
         assert "new segments: C>>F, F>>C; removed segments: C>F, F>C" in changes[0]
 
 
+@pytest.mark.acceptance
 def test_insides_of_routers_are_on_the_map_and_in_the_waterfall(browser: Browser, tmp_path: Path) -> None:
     """A queue in F towards C: results that agents have settled themselves."""
     means_ms = {"A[>F]": 0.1, "F[A>C]": 8.0, "F[A>E]": 0.2, "C[F>]": 0.1}

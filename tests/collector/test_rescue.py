@@ -60,7 +60,7 @@ def damaged(folder: Path) -> int:
     return sum(".damaged-" in path.name and not path.name.endswith(("-wal", "-shm")) for path in folder.iterdir())
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("free", [0, 4, 5, 6, 7])
 def test_a_rescue_without_file_descriptors_costs_no_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int

@@ -33,7 +33,7 @@ LONG = {"which-flow-is-slow.md", "rli.md", "lda.md", "rda.md"}
 MARKED = [pytest.param(page, marks=pytest.mark.acceptance if page.name in LONG else ()) for page in PAGES]
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("page", MARKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples_of_a_page_give_their_output(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = missing_tools(page.read_text(encoding="utf-8"))

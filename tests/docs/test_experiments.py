@@ -60,6 +60,7 @@ def test_exponents() -> None:
         assert numbers(table["all, 1 - 1/M"])[-1] > 1.1
 
 
+@pytest.mark.acceptance
 def test_union() -> None:
     (table,) = tables_of("fridge_union").values()
     assert surely_one(table["union"], table["standard error"])
@@ -198,6 +199,7 @@ def test_rda_live() -> None:
     assert estimators["rda"]["worst mean"] == "0"
 
 
+@pytest.mark.acceptance
 def test_rda_transfer() -> None:
     synopses, times = tables_of("rda_transfer").values()
     assert float(synopses["20000"]["bytes"]) < 0.5 * float(synopses["20000"]["bytes, buckets"])

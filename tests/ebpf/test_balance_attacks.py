@@ -34,6 +34,7 @@ def pours(run: Run, rng: random.Random, packets: int, *flags: int) -> None:
             run.program.run(replace(one, flags=each).frame())
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("flags", [(ACK,), (SYN,), (SYN, ACK), (ACK, ACK | PSH)], ids=str)
 def test_a_flood_moves_no_established_connection(make: Callable[..., Run], flags: tuple[int, ...]) -> None:
     """Eight times as many forged packets as there are places; weights move between them."""

@@ -125,6 +125,7 @@ def test_flows_have_ports_and_labels_of_their_own(make: Callable[..., Run]) -> N
     assert all(port[0] >= 0xC0 for port in ports)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("inner", "outer", "via"), [way for way in WAYS if way[2] != "l2"])
 def test_what_does_not_fit_is_told_to_its_sender(make: Callable[..., Run], inner: int, outer: int, via: Via) -> None:
     run = make(VIP if inner == 4 else VIP6)

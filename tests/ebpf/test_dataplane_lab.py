@@ -159,6 +159,7 @@ def samples(process: Process) -> int:
     return sum(int(number) for number in re.findall(r'^{.*?"samples": (\d+)', process.said(), re.MULTILINE))
 
 
+@pytest.mark.acceptance
 @IN_LAB
 @IN_KERNEL
 def test_a_killed_process_leaves_nothing_attached(network: Network, tmp_path: Path) -> None:
@@ -190,6 +191,7 @@ def last_line(said: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.acceptance
 @IN_LAB
 @IN_KERNEL
 def test_without_driver_support_it_runs_in_generic_mode(network: Network, tmp_path: Path) -> None:

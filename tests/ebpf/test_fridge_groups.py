@@ -104,7 +104,7 @@ def inside(by: str, sent: list[Sent], intervals: list[Interval], wanted: Filter)
     return found
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("by", BY)
 def test_groups_and_filters_in_the_kernel_are_those_outside(by: str, tmp_path: Path) -> None:
     sent = in_order(talks(1, 30), built(3, 200), real(False, "rtt"))

@@ -196,6 +196,7 @@ FRIDGES = [
 ]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("whole", [SOME, ALL])
 @pytest.mark.parametrize("fridge", FRIDGES, ids=("one", "three", "timestamps", "handshakes", "durations"))
 def test_fridges_in_the_kernel_equal_fridges(fridge: Fridge, whole: bool, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ CUTS = {
 }
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(
     ("ways", "by"),

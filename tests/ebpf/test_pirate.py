@@ -154,6 +154,7 @@ def hold_equal(estimator: Pirate, frames: Frames, folder: Path, tunnels: bool = 
     return found
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("method", STEMS)
 def test_connections_of_all_sorts(method: str, tmp_path: Path) -> None:
     found = hold_equal(Pirate(method, 1 << 20, epoch_ns=100 * MS), talk(1, 150), tmp_path)
@@ -168,6 +169,7 @@ def test_flows_that_are_evicted(method: str, memory: int, tmp_path: Path) -> Non
     assert found.counts["evicted"] > 5
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("method", "tunnels"), [("auto", False), ("modes", True)])
 def test_real_frames(method: str, tunnels: bool, tmp_path: Path, shared_data: Path) -> None:
     found = hold_equal(Pirate(method, 1 << 18, epoch_ns=100 * MS), real(2000), tmp_path, tunnels)
@@ -262,6 +264,7 @@ def test_clients_and_servers() -> None:
     assert heard(["198.51.100.2:81", "[2001:db8::/32]:443", "198.51.100.0/24:80"]) == (20, 20)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("make", "line"),
     [
@@ -307,6 +310,7 @@ def moved(estimator: Pirate, flows: int, packets_in_all: int) -> tuple[Epochs, i
         return meter.finish(), meter.memory
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("method", STEMS)
 @pytest.mark.parametrize("flows", [1 << 12, pytest.param(1 << 20, marks=pytest.mark.acceptance)])
 def test_many_flows(method: str, flows: int) -> None:

@@ -241,7 +241,7 @@ def hostile_between(rng: np.random.Generator, rows: int, ids: int, span_ns: int)
 @each_between
 @pytest.mark.parametrize("span_ns", [2**63 - 1, 10**10])
 @pytest.mark.parametrize("ids", [0, 20, 2_000, 2**64 - 1])
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 def test_two_points_accept_random_input(between: Between, ids: int, span_ns: int) -> None:
     rng = np.random.default_rng(ids % 1000 + 9)
     for interval_ns in (None, 10**9):

@@ -140,7 +140,7 @@ def real_batches(shared_data: Path) -> list[list[PacketBatch]]:
     return captures
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("matchers", EVERYTHING)
 @pytest.mark.parametrize("chosen", REAL, ids=("one", "three", "expiry"))
 def test_kernel_and_twin_agree_on_real_captures(
@@ -256,6 +256,7 @@ def entered_so_far(trace: Trace, probability: int, seed: int) -> npt.NDArray[np.
     return np.concatenate(([0], np.cumsum(coins < probability)))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("power", [0, 2, 4])
 def test_one_fridge_is_unbiased_and_the_wrong_exponents_are_not(trace: Trace, power: int) -> None:
     slots, p = 1 << 10, 2.0**-power

@@ -311,6 +311,7 @@ def test_rows_with_packets_of_another_interval_are_left_out() -> None:
     assert np.mean(np.array(wrong) > 0.005) > 0.15
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["Weibull 0.6", "Pareto 1.5", "Pareto 2.5"])
 def test_heavy_tails_lose_no_row(name: str) -> None:
     """Delays of 1 ms on average in intervals of a second: far less than the distance of packets of two intervals."""

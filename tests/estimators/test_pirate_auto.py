@@ -375,6 +375,7 @@ def tampered(rows: list[Row], rng: random.Random) -> list[Row]:
     return changed
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seed", range(20))
 def test_tampered_connections_give_no_wild_estimates(seed: int) -> None:
     rng = random.Random(seed)

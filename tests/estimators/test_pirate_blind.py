@@ -205,6 +205,7 @@ def test_idle_flows_acknowledged_and_were_silent_for_longer(quiet_ns: int, is_id
 # Truth
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("rtt_ns", "latency", "in_flight"),
     [
@@ -260,6 +261,7 @@ def test_quic_with_several_requests_that_began_apart() -> None:
     assert set(reasons(told)) <= {"crowd", "spontaneous", "too_few"}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("mean_ns", [0.15 * MS, 0.5 * MS, 2 * MS, 10 * MS])
 def test_open_loops(mean_ns: float) -> None:
     """By chance one flow in 140 has no short gaps, and one in 30 an opening flight."""
@@ -267,7 +269,7 @@ def test_open_loops(mean_ns: float) -> None:
     assert reasons(told).get("answered", 0) < 0.06
 
 
-@pytest.mark.every(6)
+@pytest.mark.every(12)
 @pytest.mark.parametrize("latency", [constant(2 * MS), exponential(2 * MS), constant(20 * MS), exponential(20 * MS)])
 @pytest.mark.parametrize("rtt_ns", [0, LAN_NS])
 @pytest.mark.parametrize("spread_ns", [0, 300 * MS])

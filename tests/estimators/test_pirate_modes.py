@@ -75,7 +75,7 @@ LOOPS = {
 }
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops(name: str, method: str) -> None:
@@ -84,6 +84,7 @@ def test_loops(name: str, method: str) -> None:
         hold_equal(method, chosen, packets, [500, 1000, 1200])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_any_loop(method: str) -> None:
     """Two loops at a time; short epochs, so that verdicts are frequent."""
@@ -145,7 +146,7 @@ def test_odd_rows(method: str, chosen: Settings, odd: list[list[int]], begin_ns:
     hold_equal(method, chosen, odd_rows(odd, begin_ns, FLAGS), at)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("method", METHODS)
 def test_many_odd_rows(method: str) -> None:
     """Few flags, so that flows last; every reason of the method occurs."""

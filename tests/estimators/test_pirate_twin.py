@@ -95,7 +95,7 @@ def hold_equal(
 # Connections
 
 
-@pytest.mark.every(8)
+@pytest.mark.every(16)
 @pytest.mark.parametrize("name", CONNECTIONS)
 def test_connections(name: str) -> None:
     rows = connection(name)
@@ -147,7 +147,7 @@ def test_recorded_clients() -> None:
 # Tampered with
 
 
-@pytest.mark.every(8)
+@pytest.mark.every(16)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", CONNECTIONS)
 def test_tampered_connections(name: str, seed: int) -> None:
@@ -194,7 +194,7 @@ def test_segments_of_a_joined_flow(size: int) -> None:
     hold_equal(SHORT, rows[20:100] + pause)
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize("missing", range(0, 60, 3))
 def test_missing_bytes(missing: int) -> None:
     """Requests or responses are missing before sizes are known: an impossible number is outstanding."""

@@ -139,6 +139,7 @@ def test_two_banks_have_the_papers_transition() -> None:
     assert decoded_share(THREE, 3000, 100) > 0.95
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("difference", [100, 300, 1000, 3000, 10_000])
 def test_rateless_symbols_are_few(difference: int) -> None:
     rng, used, runs = np.random.default_rng(difference), 0, max(3, 20_000 // difference)
@@ -215,6 +216,7 @@ def test_the_papers_collapse_drowns_in_the_mean() -> None:
 # ---- undecoded differences ----
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("estimator", "difference"), [(PAPER, 3000), (PAPER, 6000), (THREE, 6000)])
 def test_an_undecoded_difference_is_reported(estimator: Rda, difference: int) -> None:
     scores, details = [], []

@@ -188,6 +188,7 @@ def test_lost_references_only_widen_the_brackets() -> None:
     assert not any(n for name, n in flows.counts.items() if name.startswith("rejected"))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("fault", ["copied", "late", "far future", "far past", "other size", "foreign", "impossible"])
 def test_a_false_reference_is_counted_and_changes_nothing(fault: str) -> None:
     """`linear` uses only references, so flows are the same to the last bit."""

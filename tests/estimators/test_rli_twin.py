@@ -158,7 +158,7 @@ def simulated(utilisation: float, seconds: float = 0.06, tells_previous: bool = 
     return rows
 
 
-@pytest.mark.every(6)
+@pytest.mark.every(12)
 @pytest.mark.parametrize("method", range(len(METHODS)), ids=METHODS)
 @pytest.mark.parametrize("case", CASES)
 def test_a_queue(case: str, method: int) -> None:
@@ -198,6 +198,7 @@ def test_references_that_name_an_earlier_packet(burst: int) -> None:
     hold_equal(ROOMY._replace(method=rli.BUSY, burst=burst), far)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("method", range(len(METHODS)), ids=METHODS)
 def test_the_delay_of_every_packet(method: int) -> None:
     """Every packet is its own flow, so its record has its delay."""
@@ -316,6 +317,7 @@ def test_odd_rows(
     hold_equal(chosen, odd_rows(odd, warm, sequence), at, drains)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_many_odd_rows(seed: int) -> None:
     """Mostly in order, so that learned values are used; then odd ones."""

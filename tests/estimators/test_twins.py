@@ -215,6 +215,7 @@ def test_lda_with_packets_of_another_interval(seed: int) -> None:
     assert of.cross(*(cut(of.meter("any"), packets, ()) for packets in seen)).details["unlike_rows"] > 3
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("deviation", ["rows", "collapse"])
 @pytest.mark.parametrize(("rows", "shifts"), [(256, (0, 4, 8, 12)), (1024, (0,)), (64, (2, 4))])
 def test_lda_of_captures(capture: Points, rows: int, shifts: tuple[int, ...], deviation: str) -> None:
@@ -351,7 +352,7 @@ def test_rda(seen: Points, banks: int, each: int, seed: int, checked: bool, assi
 @pytest.mark.parametrize("assisted", [True, False], ids=["with cache", "alone"])
 @pytest.mark.parametrize("checked", [True, False], ids=["check", "no check"])
 @pytest.mark.parametrize(("banks", "each"), [(3, 150), (3, 12), (2, 300), (2, 60), (4, 100)])
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 def test_rda_of_captures(capture: Points, banks: int, each: int, checked: bool, assisted: bool) -> None:
     complete = check_rda(capture, banks, each, 3, checked, assisted)
     assert complete or not checked or banks == 2 or banks * each < 400

@@ -229,7 +229,7 @@ def within(count: int, mean: float, deviation: float) -> bool:
     return abs(count - mean) <= SIGMAS * deviation + 1
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize("name", GRIDS)
 @pytest.mark.parametrize("seed", [0, 0x5EED])
 def test_ids_of_structured_traffic_look_random(name: str, seed: int, tmp_path: Path) -> None:
@@ -249,6 +249,7 @@ def test_ids_of_structured_traffic_look_random(name: str, seed: int, tmp_path: P
         assert within(flips, n / 2, math.sqrt(n) / 2), bit
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("column", "fields"),
     [
@@ -286,6 +287,7 @@ def test_flow_keys_of_structured_traffic_do_not_collide(tmp_path: Path) -> None:
         assert within(ones, len(keys) / 2, math.sqrt(len(keys)) / 2), bit
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("field", ["seq", "ack", "tsval", "window"])
 def test_every_input_bit_reaches_every_output_bit(field: str) -> None:
     """Avalanche: over many packets, flipping an input bit flips each output bit half of the time."""

@@ -107,7 +107,7 @@ def test_every_kind_flag_and_reason_is_reached() -> None:
     assert min(seen.values()) >= scaled(20), seen  # not by accident
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("path", capture_paths("rtt", "hidden", "twopoint", "malformed"), ids=capture_name)
 def test_twins_agree_on_real_frames(path: Path) -> None:
     frames = list(packets(plain_bytes(path)))

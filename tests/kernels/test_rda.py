@@ -178,6 +178,7 @@ def test_a_cache_decodes_4000_of_5000_in_two_banks() -> None:
     assert share(decodes_of_5000(2, 4000, 0, 1), 200, 2) >= 0.99
 
 
+@pytest.mark.acceptance
 def test_a_cache_cannot_split_what_only_the_other_point_has() -> None:
     """A cycle of numbers that are only downstream stays, whatever upstream knows; downstream can decode the rest."""
     runs = 300
@@ -330,7 +331,7 @@ def rateless(rng: np.random.Generator, size: int, seed: int, step: int) -> float
     return decoder.symbols / size
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("size", "runs"), [(1, 50), (10, 50), (100, 200), (1000, 50), (10_000, 10)])
 def test_a_difference_needs_few_symbols(size: int, runs: int) -> None:
     rng = np.random.default_rng(size)

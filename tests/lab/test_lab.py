@@ -193,6 +193,7 @@ def test_the_wire_reorders(network: Network, tmp_path: Path) -> None:
     assert 0.5 * counted["held"] < overtaken <= 1.05 * counted["held"]
 
 
+@pytest.mark.acceptance
 @IN_LAB
 def test_jitter_keeps_the_order_and_a_rate_queues(network: Network, tmp_path: Path) -> None:
     # 2,000 packets of 1,042 bytes a second are 16.7 Mbit/s.
@@ -239,7 +240,7 @@ SERVERS: dict[str, tuple[Server, Client, str]] = {
 }
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @IN_LAB
 @pytest.mark.parametrize("name", SERVERS)
 def test_server_answers(name: str, tmp_path: Path) -> None:
@@ -314,6 +315,7 @@ def test_the_log_agrees_with_the_capture(tmp_path: Path) -> None:
         assert np.mean(late < 1) > 0.95
 
 
+@pytest.mark.acceptance
 @IN_LAB
 def test_service_times_and_orders(tmp_path: Path) -> None:
     """Four in flight on two connections, 5 ms each: at once, in order per connection, in order over all."""
@@ -334,6 +336,7 @@ def test_service_times_and_orders(tmp_path: Path) -> None:
         assert np.std(latency_ms) == pytest.approx(5, rel=0.2)
 
 
+@pytest.mark.acceptance
 @IN_LAB
 def test_patterns(tmp_path: Path) -> None:
     httpd = Httpd("constant:1000", "serial")

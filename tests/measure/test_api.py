@@ -67,7 +67,7 @@ CALLS: list[tuple[Callable[[Path], Result], tuple[str, ...]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("number", range(len(CALLS)))
 def test_a_result_is_the_json_of_its_command(made: Path, number: int) -> None:
     """Byte for byte, but for the folder that captures are named with."""

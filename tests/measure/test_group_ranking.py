@@ -86,6 +86,7 @@ def pings_to(path: Path, delays_ms: dict[int, list[float]]) -> Path:
     return path
 
 
+@pytest.mark.acceptance
 def test_one_slow_sample_does_not_lead_the_list_but_is_named(tmp_path: Path) -> None:
     path = pings_to(tmp_path / "few.pcap", {1: [20.0] * 40, 2: [3000.0], 3: [40.0] * 6, 4: [900.0] * 5})
     for sort, first in (("p50", "3"), ("p99", "3"), ("mean", "3"), ("max", "2"), ("samples", "1")):

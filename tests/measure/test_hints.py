@@ -55,7 +55,7 @@ CASES = (
 )
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("words", "said"), CASES)
 def test_an_empty_answer_says_why_and_what_to_try(shared_data: Path, words: tuple[str, ...], said: str) -> None:
     given = [shared_data / word if "/" in word else word for word in words]
@@ -101,7 +101,7 @@ def answered(command: str, capture: Path, tunnels: bool = False) -> tuple[bool, 
     return any(entry.report.samples for entry in entries), result.extra.get("hint", "")
 
 
-@pytest.mark.every(128)
+@pytest.mark.every(256)
 @pytest.mark.parametrize("capture", capture_paths("rtt", "hidden", "wild", "twopoint", "malformed"), ids=capture_name)
 def test_what_a_hint_names_has_an_answer_and_info_knew_it(capture: Path) -> None:
     for tunnels in (False, True):

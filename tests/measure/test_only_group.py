@@ -19,6 +19,7 @@ from wirelag.synopses.request_response import Exchanges
 from wirelag.synopses.samples import SampleBatch
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("leg", ["server", "client", "both", "mixed"])
 def test_of_round_trips(shared_data: Path, leg: str) -> None:
     capture = shared_data / "rtt" / "redart" / "long_cap_2.pcap.gz"

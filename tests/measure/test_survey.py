@@ -86,7 +86,7 @@ PROMISED = (
 )
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", PROMISED)
 def test_commands_keep_what_info_promises(shared_data: Path, name: str) -> None:
     for verdict in info(shared_data / name)["commands"][:2]:
@@ -133,6 +133,7 @@ def kept(kernel: _kernels.Survey) -> dict[int, set[str]]:
     }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("most", [1, 40, 1 << 20])
 def test_conversations_are_those_of_the_twin(tmp_path: Path, most: int) -> None:
     """Random frames, and a simulation; whole, and as two halves that are merged."""

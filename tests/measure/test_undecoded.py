@@ -63,7 +63,7 @@ def check(path: Path, **options: Any) -> str:
     return alone
 
 
-@pytest.mark.every(30)
+@pytest.mark.every(60)
 @pytest.mark.parametrize("path", capture_paths("wild", "rtt", "malformed", "readers"), ids=capture_name)
 @pytest.mark.usefixtures("short_blocks")
 def test_every_capture_has_the_answer_of_batches(path: Path, tmp_path: Path) -> None:
@@ -79,6 +79,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.usefixtures("short_blocks")
 def test_options_have_the_answer_of_batches(capture: Path, options: dict[str, Any]) -> None:
@@ -113,6 +114,7 @@ def test_sections_and_interfaces_in_the_middle(capture: Path, tmp_path: Path) ->
     assert json.loads(check(path))[0]["packets"] == len(seen)
 
 
+@pytest.mark.every(2)
 @pytest.mark.usefixtures("short_blocks")
 @pytest.mark.parametrize("cut", [0, 9, 5_000])
 @pytest.mark.parametrize("ending", ["gz", "xz", "zst"])

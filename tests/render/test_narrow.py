@@ -31,7 +31,7 @@ COMMANDS = (
 )
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("words", COMMANDS)
 @pytest.mark.parametrize("columns", [60, 80, 100])
 def test_no_line_is_wider_than_the_terminal(shared_data: Path, words: tuple[str, ...], columns: int) -> None:

@@ -83,6 +83,7 @@ def test_the_page_opens_in_a_browser_without_requests(made: Made, tool: Callable
     assert asked_by_the_page(log) == []
 
 
+@pytest.mark.acceptance
 def test_a_page_with_requests_would_be_found(tool: Callable[[str], str], tmp_path: Path) -> None:
     page, log = tmp_path / "asks.html", tmp_path / "net.json"
     page.write_text("<!DOCTYPE html><link rel=icon href=data:,><img src=http://one.invalid/a.png>"
@@ -236,6 +237,7 @@ def test_requested_intervals_are_those_of_the_chart(made: Made, interval_ns: int
             assert (mine.weights == theirs.weights).all()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("duration_s", [0.02, 0.7, 3.0, 60.0, 5_000.0])
 def test_any_duration_has_a_good_number_of_parts(tmp_path: Path, duration_s: float) -> None:
     path = tmp_path / "capture.pcap"
@@ -267,6 +269,7 @@ NETWORKS: tuple[dict[str, float], ...] = (
 )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: "-".join(network) or "clean")
 def test_samples_equal_the_truth(tmp_path: Path, network: dict[str, float]) -> None:
     """Every response that the truth can time is timed, from the same request, and no other."""

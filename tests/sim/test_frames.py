@@ -52,6 +52,7 @@ def twins(simulation: Simulation, point: int) -> list[bytes]:
     return frames
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_frames_are_those_of_the_twin(scenario: Scenario) -> None:
     simulation = simulate(scenario)

@@ -106,6 +106,7 @@ def test_the_same_options_and_seed_give_the_same_bytes(tmp_path: Path) -> None:
     assert all(one != three for one, three in zip(written[0], written[2], strict=True))
 
 
+@pytest.mark.acceptance
 def test_other_tools_read_the_captures(tmp_path: Path, tool: Callable[[str], str]) -> None:
     made = Files.made(tmp_path, "--queue", "0.7", "--duration", "50ms", "--snaplen", "2000")
     counted = subprocess.run([tool("tcpdump"), "-nntqr", made.down], capture_output=True, text=True, check=True)

@@ -58,6 +58,7 @@ def same(many: Distributions, each: list[Distribution], figure: str) -> bool:
     return FIGURES[figure](many).tobytes() == expected.tobytes() and bool(np.isfinite(expected).sum() > COUNT / 2)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("figure", FIGURES)
 def test_each_figure_is_that_of_one_alone(figure: str) -> None:
     delays, weights = drawn(1)
@@ -65,6 +66,7 @@ def test_each_figure_is_that_of_one_alone(figure: str) -> None:
     assert same(together(each), each, figure)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("figure", FIGURES)
 def test_both_legs_together(figure: str) -> None:
     one, two = alone(*drawn(2)), alone(*drawn(3))

@@ -120,6 +120,7 @@ def drifting(rng: np.random.Generator, count: int, memory_s: float, noise: float
     return DelaySample.of(np.round(times * 1e9).astype(np.int64), np.round(delays * 1e6).astype(np.int64), 1)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("memory_s", [0.05, 0.3, 1.5])
 @pytest.mark.parametrize("noise", [0.0, 6.0])
 def test_a_part_is_doubted_by_the_memory_of_the_whole(memory_s: float, noise: float) -> None:
@@ -158,6 +159,7 @@ def two_states(rng: np.random.Generator, count: int, spell_s: float) -> DelaySam
     return DelaySample.of(np.round(times * 1e9).astype(np.int64), np.round(delays * 1e6).astype(np.int64), 1)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("count", [100, 1_000])
 @pytest.mark.parametrize(("process", "slow_s", "truth", "least"), [
     ("level", 0.1, 20.0, 0.85), ("level", 0.5, 20.0, 0.5), ("level", 3.0, 20.0, 0.0),

@@ -89,6 +89,7 @@ def told(delays: list[tuple[int, int, int]], leg: int) -> tuple[Any, ...]:
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("groups", "skew"), [(30, 1.0), (900, 1.0), (9_000, 1.0), (60_000, 3.0)])
 def test_equal_to_the_twin(groups: int, skew: float) -> None:
     columns = stream(groups, 24_000, groups, skew)
@@ -107,6 +108,7 @@ def test_equal_to_the_twin(groups: int, skew: float) -> None:
     assert (groups > 30) == bool(expected.left)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_bounds_hold(seed: int) -> None:
     columns = stream(seed, 100_000, 60_000, 4.0)

@@ -131,6 +131,7 @@ def test_more_pairs_than_fit_are_thinned(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(alignment.select("upstream", forth)) > 7_900
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", ["plain", "away", "client"])
 @pytest.mark.parametrize("capacity", [1 << 17, 1 << 10])
 def test_simulated_directions(case: str, capacity: int, made: dict[str, Made]) -> None:
@@ -386,6 +387,7 @@ TWO_POINT = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("room", "one", "other", "least"), [(r, *row) for r, rows in TWO_POINT.items() for row in rows]
 )

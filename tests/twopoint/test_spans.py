@@ -104,7 +104,7 @@ def crossed_once(seen: Points) -> Points:
 
 @pytest.mark.parametrize("estimator", [Join(), Rda(), Rda(rateless=True)], ids=["join", "rda", "rateless"])
 @pytest.mark.parametrize("interval_ns", [SECOND_NS // 2, SECOND_NS, 3 * SECOND_NS])
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 def test_intervals_add_up_to_the_whole(capture: Points, estimator: Join | Rda, interval_ns: int) -> None:
     seen = crossed_once(capture)
     (whole,) = spans(estimator, seen)
