@@ -46,7 +46,7 @@ MOST_MEMORY = 600 << 20  # limits.memory, 128 MiB of messages that are not store
 YEAR_NS = 365 * 86400 * SECOND_NS
 FAULT_S = (0.5, 6.0)  # how long a fault lasts
 PAUSE_S = (0.5, 4.0)
-JUDGING_S = 150.0  # more than twice what an interval waits for its neighbours
+JUDGING_S = 150.0  # without progress: more than twice what an interval waits for its neighbours
 
 
 def traffic(number: int, seconds: int, start_ns: int) -> tuple[Agent, Agent]:
@@ -226,7 +226,7 @@ class Verdict(NamedTuple):
 
 def judged(running: Running, agents: list[tuple[Agent, Agent]], wanted: dict[tuple[str, int], Any]) -> Verdict:
     """What the store has, after the last intervals were processed."""
-    end_s = time.monotonic() + JUDGING_S
+    end_s, fewest = 0.0, 1 << 62
     while True:
         found: list[tuple[tuple[str, int], Any]] = []
         for ends in agents:
@@ -238,7 +238,9 @@ def judged(running: Running, agents: list[tuple[Agent, Agent]], wanted: dict[tup
         off = {place: figures for place, figures in by_place.items() if not agree(figures, wanted.get(place))}
         unsettled = sum(agree(figures, wanted.get(place), lasted=True) for place, figures in off.items())
         lost = sum(place not in by_place for place in wanted)
-        if not (lost or off) or time.monotonic() > end_s:
+        if lost + len(off) < fewest:
+            end_s, fewest = time.monotonic() + JUDGING_S, lost + len(off)
+        if not fewest or time.monotonic() > end_s:
             break
         time.sleep(1)
     return Verdict(lost, len(found) - len(by_place), len(off) - unsettled, unsettled)

@@ -1,5 +1,6 @@
 """The collector under an injected clock: late, repeated and delayed messages count once, exactly."""
 
+import random
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS, Agent, pair
 from tests.support.agent_messages import Path as Travelled
 from tests.support.collector_process import are_true
+from tests.support.effort import scaled
 from wirelag.collector.loop import Collector
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.estimators.lda import Lda
@@ -95,6 +97,34 @@ def test_restarts_while_old_intervals_arrive_leave_none_unsettled(tmp_path: Path
     offline.wait(130)
     rows = offline.collector.store.rows("A>B", None, SECOND_NS, (0, EPOCH_NS + 7 * SECOND_NS), 99)
     assert [row.rank for row in rows] == [Rank.SETTLED] * 7
+
+
+@pytest.mark.parametrize("seed", range(scaled(144)))
+def test_any_order_with_restarts_pauses_and_wrong_clocks_leaves_none_unsettled(tmp_path: Path, seed: int) -> None:
+    """Old intervals come in any order, minutes apart: in the end each is settled, with the loss that it had."""
+    rng = random.Random(seed)
+    path = Travelled.made(10, 50, seed)
+    agents = pair(path, Rda(short=True, rows=64, tail=200))
+    told = [message for agent in agents for message in agent.messages(0, 11)]
+    reach = rng.choice((1, 3, 22))  # how far a message may be overtaken
+    told.sort(key=lambda one: one.interval.start_ns // SECOND_NS + rng.uniform(0, reach))
+    newest = pair(Travelled.made(601, 1, 44), Lda(64, (0,), tail=64))
+    offline = Offline(tmp_path, agents)
+    offline.now_ns = EPOCH_NS + 800 * SECOND_NS
+    offline.tell(agent.messages(600, 601)[0] for agent in newest)  # so that a restart does not read the old ones
+    for message in told:
+        match rng.randrange(8):
+            case 0:
+                offline.restart(rng.choice((1, 40, 200)))
+            case 1:
+                offline.wait(rng.choice((1, 65, 130)))
+            case 2:
+                offline.off_ns = rng.choice((0, -30, -700, 3600)) * SECOND_NS
+        offline.tell([message])
+    offline.wait(130)
+    rows = offline.collector.store.rows("A>B", None, SECOND_NS, (0, EPOCH_NS + 10 * SECOND_NS), 99)
+    assert [row.rank for row in rows] == [Rank.SETTLED] * 10
+    assert are_true(offline.reports()[:10], path) == 10
 
 
 def test_a_repeated_answer_is_not_taken_for_the_next(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.health import Apart, Health
 from wirelag.collector.listeners import Listeners, Said
 from wirelag.collector.metrics import InUse, Metrics
-from wirelag.collector.read_again import before, is_settled, other_halves
+from wirelag.collector.read_again import is_settled, others
 from wirelag.collector.recent import Recent
 from wirelag.collector.store import Fenced, Kept, Store, next_of
 from wirelag.collector.tally import Tally
@@ -400,12 +400,10 @@ class Collector:
         if is_late and not self.rounds.awaits(message) and is_settled(self.store, self.rounds, message):
             self.counted["came too late, or again"] += 1
             return []
-        if is_late:
-            found += self._again_all(before(self.store, self.rounds, message), message)
         if message.type != "crossing" and (
             is_late or message.terms.delimiters is not None or self.rounds.lacks_other(message)
         ):  # whatever the clock shows
-            found += self._again_all(other_halves(self.store, self.rounds, message), message)
+            found += self._again_all(others(self.store, self.rounds, message), message)
         start_ns = message.interval.start_ns
         self.store.put_message(message.key, message.point, start_ns, bytes(data), now_ns, message.segment)
         return found + self._into_rounds(message)

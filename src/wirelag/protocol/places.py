@@ -68,9 +68,14 @@ class Segment:
 
     def near(self, interval: Interval, first: int, last: int) -> dict[int, Place | None]:
         """The places around an interval, as many as packets may straddle."""
-        reach = min(MOST_REACH, -(-PATIENCE_NS // interval.length_ns))
-        starts = (interval.start_ns + i * interval.length_ns for i in range(first * reach, last * reach + 1))
+        far = reach(interval.length_ns)
+        starts = (interval.start_ns + i * interval.length_ns for i in range(first * far, last * far + 1))
         return {start_ns: self.places.get(start_ns) for start_ns in starts}
+
+
+def reach(length_ns: int) -> int:
+    """How many intervals on each side packets may straddle."""
+    return min(MOST_REACH, -(-PATIENCE_NS // length_ns))
 
 
 def with_neighbours(place: Place, near: Iterable[Place]) -> Mapping[Key, Crossing]:

@@ -427,15 +427,15 @@ class Rounds:
         return found
 
     def _drop(self, segment: Segment, place: Place, now_ns: int) -> list[Outcome]:
-        """Drop a place once no neighbour needs it."""
+        """Drop a place once no neighbour needs it. If one may still come, its messages stay in the store."""
         if place.rank is None or place.rank < Rank.ALONE or place.pairing.interval.start_ns not in segment.places:
             return []
         near = segment.near(place.pairing.interval, -1, 1).items()
-        old = now_ns - place.pairing.touched_ns >= 2 * self._linger_ns
-        ended = (key in segment.gone or (one is not None and (one.rank or 0) >= Rank.ALONE) for key, one in near)
-        if not old and not all(ended):
-            return []
-        return self._end(segment, place, now_ns)
+        if all(key in segment.gone or (one is not None and (one.rank or 0) >= Rank.ALONE) for key, one in near):
+            return self._end(segment, place, now_ns)
+        if now_ns - place.pairing.touched_ns >= 2 * self._linger_ns:
+            self._forget(segment, place)
+        return []
 
     def _end(self, segment: Segment, place: Place, now_ns: int) -> list[Outcome]:
         """Drop a place that is settled."""
