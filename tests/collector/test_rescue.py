@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pickle
+import random
 import resource
 import signal
 import sqlite3
@@ -17,12 +18,14 @@ import pytest
 
 from tests.support.agent_messages import pair
 from tests.support.collector_process import RDA, recent
+from tests.support.effort import FULL
 from tests.support.filled_store import COUNT, filled, found
 from tests.support.waiting import until, until_soon
 from wirelag.collector import loop, upkeep
 from wirelag.collector.health import Health
 from wirelag.collector.loop import Collector
 from wirelag.collector.sqlite import SqliteStore
+from wirelag.collector.sqlite_pages import Pages
 from wirelag.collector.upkeep import Upkeep
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
@@ -78,6 +81,33 @@ def test_a_rescue_without_file_descriptors_costs_no_row(
         assert done == (free >= 7)
         until(lambda: done or keeper.rescue(), "a rescue with enough of them")
         assert len(found(store)) == 3 * COUNT
+    assert damaged(tmp_path) == 1
+
+
+@pytest.mark.parametrize("page", ["1", "series", "results", "messages", *(["any"] if FULL else [])])
+def test_an_overwritten_page_costs_its_own_rows_alone(tmp_path: Path, page: str) -> None:
+    """Also one that leads to all others: of the tables, or of the names of tables."""
+    path = tmp_path / "store.db"
+    filled(path)
+    with closing(SqliteStore(str(path))) as store:
+        whole = found(store)
+    with closing(sqlite3.connect(path)) as base:
+        roots = dict(base.execute("select name, rootpage from sqlite_master").fetchall())
+    data = path.read_bytes()
+    numbers = range(1, len(data) // 4096 + 1) if page == "any" else [roots.get(page, 1)]
+    for number in numbers:
+        for file in tmp_path.iterdir():
+            file.unlink()
+        at = 4096 * (number - 1) + (100 if number == 1 else 0)
+        path.write_bytes(data[:at] + random.Random(number).randbytes(600) + data[at + 600 :])
+        with closing(SqliteStore(str(path))) as store:
+            with suppress(sqlite3.DatabaseError):
+                store.check()
+            assert store.rescued is not None or store.rescue(DAMAGE) is not None
+            saved = found(store)
+        assert saved.items() <= whole.items()
+        results_and_messages = sum(len(row) > 6 for row in Pages(data).rows(number))
+        assert len(whole) - len(saved) <= results_and_messages
     assert damaged(tmp_path) == 1
 
 
@@ -152,6 +182,7 @@ IMPORTED = """
 import pickle, sys
 from wirelag.collector.loop import Collector
 from wirelag.collector.sqlite import SqliteStore
+from wirelag.collector.sqlite_pages import Pages
 from wirelag.protocol.results import Ends
 from wirelag.protocol.session import Rounds
 collector = Collector(Rounds([Ends("A>B", "A", "B")]), SqliteStore(sys.argv[1]))

@@ -3,9 +3,8 @@
 The model: a message that was acknowledged is in the store, or in its result, whatever happens then; a result is the
 one that a collector without faults makes of the same messages; none is there twice. Faults that last longer than an
 interval waits for its neighbours may cost its figure of loss, which is then not given, and nothing else. A flipped bit
-may take the rows of its page, those of the pages below it, and those of which it holds a part, and no other, and so the
-loss of their neighbours; what it took is missing, or has no figures: no row is ever wrong. Only a second damaged page
-of the same table, before the store was rescued, may take more: the rows between the two. So no bit flips then.
+may take the rows of which its page holds a part, and no other, and so the loss of their neighbours; what it took is
+missing, or has no figures: no row is ever wrong. No second bit flips before the store was rescued.
 """
 
 import asyncio
@@ -30,6 +29,7 @@ from tests.support.places import ROOT
 from tests.support.waiting import until
 from wirelag.collector.loop import Collector
 from wirelag.collector.sqlite import SqliteStore
+from wirelag.collector.sqlite_pages import Pages
 from wirelag.estimators.lda import Lda
 from wirelag.protocol.messages import Message, encode
 from wirelag.protocol.results import Ends
@@ -83,28 +83,15 @@ def compared(report: Report) -> tuple[Any, ...]:
     return tuple(report[name] for name in COMPARED)
 
 
-def led_to(folder: File, data: bytes | bytearray, at: int, size: int) -> set[int]:
-    """Starts of intervals with a row that SQLite does not find whole by its key without the page there."""
-    (folder / "whole.db").write_bytes(data)
-    (folder / "less.db").write_bytes(data[:at] + b"\xff" * size + data[at + size :])
-    queries = {
-        "select series, length_ns, start_ns from results": "select * from results join series on id = series "
-        "where series = ? and length_ns = ? and start_ns = ?",
-        "select key, start_ns from messages": "select * from messages where key = ? and start_ns = ?",
-    }
-    found = set()
-    with (
-        closing(sqlite3.connect(folder / "whole.db")) as whole,
-        closing(sqlite3.connect(folder / "less.db")) as less,
-    ):
-        whole.text_factory = less.text_factory = lambda text: text.decode(errors="replace")
-        for rows, row in queries.items():
-            for key in whole.execute(rows).fetchall():
-                with suppress(sqlite3.Error):  # most of a long row is on pages of its own, which it leads to
-                    if less.execute(row, key).fetchone() == whole.execute(row, key).fetchone():
-                        continue
-                found.add(key[-1])
-    return found
+def held_by(data: bytes, at: int, size: int) -> set[int]:
+    """Starts of intervals with a result or a message of which the page there holds a part."""
+
+    def rows(file: bytes) -> set[tuple[Any, ...]]:
+        pages = Pages(file)
+        return {tuple(row) for number in pages for row in pages.rows(number) if len(row) > 6}
+
+    gone = rows(data) - rows(data[:at] + b"\xff" * size + data[at + size :])
+    return {row[2] for row in gone}
 
 
 def is_sound(folder: File, data: bytes | bytearray) -> bool:
@@ -167,7 +154,7 @@ class FaultyCollector:
         self.start()
 
     def flip(self, where: float, bit: int, in_header: bool = False) -> None:
-        """SIGKILL, and another bit in the store, if it is sound; rows to which its page leads may be lost.
+        """SIGKILL, and another bit in the store, if it is sound; rows of its page may be lost.
 
         SQLite sees most bits of a page's header, and so the store is rescued.
         """
@@ -183,7 +170,7 @@ class FaultyCollector:
         if is_sound(self.folder, data):
             at = size + int(where * (len(data) - size - 1))
             at = at // size * size + at % 8 if in_header else at
-            self.doubtful |= led_to(self.folder, data, at // size * size, size)
+            self.doubtful |= held_by(bytes(data), at // size * size, size)
             data[at] ^= 1 << bit
             store.write_bytes(data)
         self.start()

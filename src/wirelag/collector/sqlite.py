@@ -70,7 +70,14 @@ class SqliteStore:
         self.damaged: Callable[[str], None] = lambda row: None  # called for each row that the disk has changed, once
         self._damaged: set[str] = set()  # of which it was called
         try:
-            self._connect()
+            try:
+                self._connect()
+            except sqlite3.DatabaseError as error:  # its first page is damaged: no table is found
+                if not is_damage(error):
+                    raise
+                self._successor = rescue(path)
+                self._connect()
+                self.rescued = self._succeeded(error)
         except self.errors as error:
             raise cannot_open(path, error) from None
         try:
@@ -180,7 +187,12 @@ class SqliteStore:
             finally:
                 self._connect()
             self._forget_series()
-            (aside, saved), self._successor = self._successor, None
+        return self._succeeded(error)
+
+    def _succeeded(self, error: Exception) -> str:
+        """What has become of a damaged file, in words."""
+        assert self._successor is not None
+        (aside, saved), self._successor = self._successor, None
         rows = ", ".join(f"{count:,} {table}" for table, count in saved.items() if count)
         return f"{self.path}: was damaged ({error}); goes on with what could be read ({rows}); the rest is in {aside}"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -59,7 +59,10 @@ def version_of(path: str) -> int | None:
 
 
 def opened(path: str) -> sqlite3.Connection:
-    """A connection to a file of this version; a new file is made, an older one copied and brought up to date."""
+    """A connection to a file of this version; a new file is made, an older one copied and brought up to date.
+
+    The error of a store whose tables cannot be found is passed on.
+    """
     try:
         if not Path(path).exists():
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -76,6 +79,8 @@ def opened(path: str) -> sqlite3.Connection:
             raise
         return base
     except (OSError, sqlite3.Error) as error:
+        if is_damage(error) and _is_store(path):
+            raise
         raise cannot_open(path, error) from None
 
 
@@ -119,6 +124,13 @@ def _known(path: str, version: int) -> int:
             f"use a newer wirelag, or name another file"
         )
     return version
+
+
+def _is_store(path: str) -> bool:
+    """Whether a file is one of wirelag, by its header."""
+    with suppress(WirelagError):
+        return version_of(path) is not None
+    return False
 
 
 def _code(error: sqlite3.Error) -> int:

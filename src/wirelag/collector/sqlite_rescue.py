@@ -1,24 +1,34 @@
 """What is saved of a damaged store, and how its successor takes its place.
 
 Laws. A damaged file is never deleted: it is renamed, and every row that can be read, from both ends of each table, goes
-into its successor. Only what the file holds may cost a row: where the system lacks something (file descriptors, room on
-the disk), the rescue fails as a whole, and the next attempt reads everything. The successor is complete before the
-damaged file is moved, and has a name by which the next start finds it: kill -9 at any step costs nothing.
+into its successor. So do results and messages to which no whole page leads any more, if their checksums are right
+(sqlite_pages.py): damage costs the rows of its own page. Only what the file holds may cost a row: where the system
+lacks something (file descriptors, room on the disk), the rescue fails as a whole, and the next attempt reads
+everything. The successor is complete before the damaged file is moved, and has a name by which the next start finds it:
+kill -9 at any step costs nothing.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from wirelag.collector.columns import COLUMNS
+from wirelag.collector.sqlite_check import checksum
 from wirelag.collector.sqlite_file import UNCHECKED, as_text, opened, sync_folder
+from wirelag.collector.sqlite_pages import Pages
+from wirelag.collector.store import HOUR_NS, MINUTE_NS
 
 _TABLES: Final = ("series", "messages", "agents", "changes", "facts", "stale", "results")  # in order of rescue
+_RESULT, _MESSAGE = 5 + len(COLUMNS), 7  # values of a row
 _BATCH: Final = 10_000  # rows of a transaction
 _FILES: Final = ("", "-wal", "-shm")  # of a store
 _LACKING: Final = {
@@ -37,10 +47,12 @@ def rescue(path: str) -> tuple[str, dict[str, int]]:
     for end in _FILES:
         Path(made + end).unlink(missing_ok=True)
     saved: dict[str, int] = {}
-    with closing(opened(made)) as new, closing(sqlite3.connect(path, isolation_level=None)) as old:
-        old.text_factory = as_text
-        for table in _TABLES:
-            saved[table] = _save(old, new, table)
+    with closing(opened(made)) as new:
+        with closing(sqlite3.connect(path, isolation_level=None)) as old:  # closing it moves its journal into the file
+            old.text_factory = as_text
+            for table in _TABLES:
+                saved[table] = _save(old, new, table)
+        _save_unreached(path, new, saved)
         new.execute("pragma wal_checkpoint(truncate)")
     when = _unused(path)
     os.rename(made, f"{path}.rescued-{when}")
@@ -107,6 +119,96 @@ def _save(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> int:
         if not broken:
             break
     return saved
+
+
+def _save_unreached(path: str, new: sqlite3.Connection, saved: dict[str, int]) -> None:
+    """Copy results and messages that only their own page still has, and sum up again what they are parts of."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        pages = Pages(data)
+        names = _Names(pages, new)
+        new.execute("begin")
+        for one in _unnamed(new):
+            saved["series"] += names.name(one)
+        for number in pages:
+            ends = list(pages.rows(number, ends=True))
+            if all(_is_there(new, row) for row in ends):
+                continue
+            for row in pages.rows(number):
+                if len(row) == _RESULT and names.is_whole(row):
+                    saved["series"] += names.name(row)
+                    saved["results"] += _insert(new, "results", row)
+                    _mark(new, *row[:3])
+                elif len(row) == _MESSAGE and checksum((*row[:3], row[4])) == row[-1]:
+                    saved["messages"] += _insert(new, "messages", row)
+        new.execute("commit")
+
+
+class _Names:
+    """The names of series. They have no checksum: the right one is that with which a result is whole."""
+
+    def __init__(self, pages: Pages, new: sqlite3.Connection) -> None:
+        self._pages, self._new = pages, new
+        self._saved = {number: (segment, key) for number, segment, key in new.execute("select * from series")}
+
+    @cached_property
+    def _found(self) -> dict[Any, set[tuple[str, str]]]:
+        """Those that pages have."""
+        names: dict[Any, set[tuple[str, str]]] = defaultdict(set)
+        for row in (row for number in self._pages for row in self._pages.rows(number)):
+            match row:
+                case [int(), None, str(), str()]:  # of the table, after its rowid
+                    names[row[0]].add((row[2], row[3]))
+                case [str(), str(), int()]:  # of its index
+                    names[row[2]].add((row[0], row[1]))
+        return names
+
+    def _of(self, row: Sequence[Any]) -> tuple[str, str] | None:
+        saved = self._saved.get(row[0])
+        names = sorted(self._found[row[0]]) if saved is None else [saved]
+        return next((one for one in names if checksum((*one, *row[1:-1])) == row[-1]), None)
+
+    def is_whole(self, row: Sequence[Any]) -> bool:
+        """Whether a result is."""
+        return self._of(row) is not None
+
+    def name(self, row: Sequence[Any]) -> int:
+        """Save the name of the series of a result, if it was not; returns how many were saved."""
+        name = self._of(row)
+        if name is None or row[0] in self._saved:
+            return 0
+        self._saved[row[0]] = name
+        return _insert(self._new, "series", [row[0], *name])
+
+
+def _is_there(new: sqlite3.Connection, row: list[Any]) -> bool:
+    """Whether a row was saved, or is neither a result nor a message by its width."""
+    if len(row) == _RESULT:
+        query, key = "select 1 from results where series = ? and length_ns = ? and start_ns = ?", row[:3]
+    elif len(row) == _MESSAGE:
+        query, key = "select 1 from messages where key = ?", row[:1]
+    else:
+        return True
+    return new.execute(query, key).fetchone() is not None
+
+
+def _unnamed(new: sqlite3.Connection) -> Iterator[Sequence[Any]]:
+    """A result of each series without a name."""
+    query, last = "select * from results where series > ? order by series limit 1", -1
+    while (row := new.execute(query, (last,)).fetchone()) is not None:
+        last = row[0]
+        if new.execute("select 1 from series where id = ?", (last,)).fetchone() is None:
+            yield row
+
+
+def _mark(new: sqlite3.Connection, series: int, length_ns: int, start_ns: int) -> None:
+    """Sum up again what a result is a part of."""
+    for longer_ns in (MINUTE_NS, HOUR_NS):
+        if length_ns < longer_ns:
+            _insert(new, "stale", [longer_ns, start_ns // longer_ns * longer_ns, series])
+
+
+def _insert(new: sqlite3.Connection, table: str, row: Sequence[Any]) -> int:
+    return new.execute(f"insert or ignore into {table} values ({', '.join('?' * len(row))})", row).rowcount
 
 
 def _rows(
