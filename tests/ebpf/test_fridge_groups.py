@@ -1,13 +1,10 @@
 """Fridges in the kernel with filters and groups: the same packets, samples and groups as outside, bit for bit."""
 
-import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support import needs
 from tests.support.captures import pcap
 from tests.support.kernel_meters import (
     XDP_PASS,
@@ -21,7 +18,6 @@ from tests.support.kernel_meters import (
     talks,
 )
 from wirelag.capture.pcap import CaptureFile
-from wirelag.ebpf.dataplane import UnavailableError
 from wirelag.ebpf.fridge import KernelFridge
 from wirelag.ebpf.told import LOG
 from wirelag.estimators.fridge import Fridge
@@ -37,17 +33,7 @@ LENGTH_NS = 10**8
 BY = ("flow", "client", "server", "subnet", "port", "prefix", "dscp")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_cpu() -> Iterator[None]:
-    """Run programs on one CPU; skip where they cannot run."""
-    try:
-        KernelFridge(FRIDGE, None, LENGTH_NS).close()
-    except UnavailableError as error:
-        pytest.skip(needs.ebpf(error))
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    yield
-    os.sched_setaffinity(0, before)
+pytestmark = pytest.mark.usefixtures("one_cpu")
 
 
 def delays(by: str) -> GroupDelays:

@@ -3,7 +3,6 @@
 BPF_PROG_TEST_RUN runs recorded packets through the loaded programs, each with its own time, on one CPU.
 """
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 from tests.oracles import fridge as naive_fridge
 from tests.oracles import join as naive_join
 from tests.oracles import lda as naive_lda
-from tests.support import needs
 from tests.support.kernel_meters import (
     XDP_PASS,
     Pieces,
@@ -29,7 +27,6 @@ from tests.support.kernel_meters import (
     real,
     talks,
 )
-from wirelag.ebpf.dataplane import UnavailableError
 from wirelag.ebpf.fridge import KernelFridge
 from wirelag.ebpf.lda import KernelLda
 from wirelag.estimators.fridge import CERTAIN, Fridge
@@ -43,18 +40,7 @@ from wirelag.stats.distribution import Distribution
 from wirelag.stats.random_groups import RandomGroups
 from wirelag.synopses.samples import Samples
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_cpu() -> Iterator[None]:
-    """Run programs on one CPU; skip where they cannot run."""
-    try:
-        KernelLda(Lda(), None, 10**9, packet_id=PacketId()).close()
-    except UnavailableError as error:
-        pytest.skip(needs.ebpf(error))
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    yield
-    os.sched_setaffinity(0, before)
+pytestmark = pytest.mark.usefixtures("one_cpu")
 
 
 def outside(meter: Meter, pieces: Pieces) -> list:

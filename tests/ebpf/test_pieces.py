@@ -4,14 +4,11 @@ BPF_PROG_TEST_RUN runs packets through the loaded program on one CPU, each with 
 the kernel at odd moments. Every part must be the same: interval, delimiters, synopses of everything and of classes.
 """
 
-import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support import needs
 from tests.support.captures import pcap
 from tests.support.kernel_frames import udp
 from tests.support.kernel_meters import XDP_PASS, Sent, assert_same_lda, built
@@ -19,7 +16,6 @@ from wirelag.agent.config import Measured
 from wirelag.agent.cutting import CutPart, Unseen, cutter
 from wirelag.agent.in_kernel import KernelMeters
 from wirelag.capture.pcap import CaptureFile
-from wirelag.ebpf.dataplane import UnavailableError
 from wirelag.ebpf.lda import KernelLda
 from wirelag.estimators.lda import Lda
 from wirelag.packets.addresses import Direction
@@ -33,17 +29,7 @@ LDA = Lda(rows=32, shifts=(0, 2), tail=16, seed=3)
 PORT = 5862
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_cpu() -> Iterator[None]:
-    """Run programs on one CPU; skip where they cannot run."""
-    try:
-        KernelLda(Lda(), None, 10**9, packet_id=PacketId()).close()
-    except UnavailableError as error:
-        pytest.skip(needs.ebpf(error))
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    yield
-    os.sched_setaffinity(0, before)
+pytestmark = pytest.mark.usefixtures("one_cpu")
 
 
 def controlled(sent: list[Sent], seed: int) -> list[Sent]:

@@ -254,7 +254,7 @@ def test_tshark_agrees(tmp_path: Path) -> None:
         (("send", "127.0.0.1", "--length", "20"), "--length"),
         (("reflect", "127.0.0.1:0", "--allow", "x"), "--allow: 'x' does not appear to be"),
         (("reflect", "203.0.113.7:0"), "203.0.113.7 port 0: cannot be reached"),
-        (("send", "127.0.0.1:1", "--count", "2", "--every", "1ms", "--wait", "50ms"), "nobody listens there"),
+        (("send", "127.0.0.1:1", "--count", "2", "--every", "1ms", "--wait", "50ms"), "nothing answers there"),
     ],
 )
 def test_what_is_refused(words: tuple[str, ...], says: str) -> None:

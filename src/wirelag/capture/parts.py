@@ -26,7 +26,7 @@ class SplitError(WirelagError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a record begins: so many decompressed bytes after a byte of the file at which decompression can begin."""
+    """Where a record begins: decompressed bytes after a byte of the file at which decompression can begin."""
 
     byte: int
     skip: int = 0

@@ -39,7 +39,7 @@ RESERVED: Final = 128  # file descriptors for everything else
 MOST_LEAVING: Final = 256  # handshakes that were sent off and are not closed yet: each has a buffer,
 MOST_GARBAGE: Final = 256  # and when it has failed keeps it until cycles are collected: its error holds its frames
 HANDSHAKES_PER_S: Final = 128.0  # of strangers of one address,
-HANDSHAKES: Final = 1024  # after so many at once
+HANDSHAKES: Final = 1024  # after this many at once
 MOST_ADDRESSES: Final = 1 << 16  # whose handshakes are counted
 MOST_REFUSED: Final = 64  # connections that are refused before others get a turn
 

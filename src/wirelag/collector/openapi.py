@@ -33,7 +33,12 @@ PARAMETERS: Final[Mapping[str, tuple[tuple[str, bool, Schema, str], ...]]] = {
         _FROM,
         _TO,
         ("limit", False, {"type": "integer", "minimum": 1, "maximum": MOST}, "Latest reports; default: 1000."),
-        ("points", False, {"type": "integer", "minimum": 1, "maximum": MOST_POINTS}, "Add up neighbours to so many."),
+        (
+            "points",
+            False,
+            {"type": "integer", "minimum": 1, "maximum": MOST_POINTS},
+            "Add up neighbours to this many.",
+        ),
     ),
     "/api/v1/path": (
         ("source", True, _NAME, "The router where the path begins."),

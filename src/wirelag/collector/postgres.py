@@ -4,7 +4,7 @@ Laws beside those of store.py. **The fence**: who takes over a partition (protoc
 database, and from then on no transaction of the former owner that stores anything of this partition commits. Each
 commit passes a gate in the same request: it locks the tokens that the transaction depends on and compares them. So a
 new owner waits for commits under way and sees all that they stored, and later ones fail (`Fenced`). It ends sessions of
-the former owner that have done nothing in the middle of a transaction for PAUSED_S: a paused process holds up nobody.
+the former owner that have done nothing in the middle of a transaction for PAUSED_S: a paused process holds up no other.
 Damage is the server's affair: it has checksums of its own (`initdb --data-checksums`).
 """
 

@@ -28,7 +28,7 @@ SOON: Final = 2  # pieces until a newer list holds
 
 
 def _sizes(most: int) -> tuple[int, int]:
-    """Places of a list, so many that none is crowded; and rows of the table."""
+    """Places of a list, enough that none is crowded; and rows of the table."""
     return 1 << (4 * most - 1).bit_length(), 1 << max(0, (4 * most // WAYS - 1).bit_length())
 
 

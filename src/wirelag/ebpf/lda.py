@@ -129,7 +129,7 @@ class KernelLda:
         then: str | None = None,
         replayed: bool | None = None,
     ) -> None:
-        """`room`: so many segments will be opened; without it, one is, with the packets of `course`."""
+        """`room`: how many segments will be opened; without it, one is, with the packets of `course`."""
         segments = max(1, room)
         if segments > MOST_SEGMENTS:
             raise WirelagError(f"the kernel measures at most {MOST_SEGMENTS} segments: give fewer, or omit --in-kernel")

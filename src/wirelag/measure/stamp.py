@@ -143,7 +143,7 @@ def stamp(
 
     got = ask(host, port, count, every_ns / 1e9, wait_ns / 1e9, length, session)
     if got.unreachable and not got.exchanges:
-        raise WirelagError(f"{host} port {port}: nobody listens there; start a reflector, or name its port")
+        raise WirelagError(f"{host} port {port}: nothing answers there; start a reflector, or name its port")
     return result_of(got, f"{host} port {port}")
 
 

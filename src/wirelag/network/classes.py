@@ -32,7 +32,7 @@ class Size:
 
     @classmethod
     def of(cls, estimator: TwoPoint, packets: int, loss: float) -> Size:
-        """With so many packets in an interval, of which this share gets lost."""
+        """With this many packets in an interval, of which this share gets lost."""
         return cls(*estimator.cost(packets, loss))
 
 

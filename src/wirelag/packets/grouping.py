@@ -30,7 +30,7 @@ _PROTOCOLS[[Kind.OTHER, Kind.TCP, Kind.ICMP, Kind.ESP]] = 0, 6, 1, 50
 
 
 def kept_of(most: int) -> int:
-    """How many of so many groups stay known when others come: the rest is left for these."""
+    """How many groups stay known when others come: the rest of the room is left for these."""
     return max(1, 3 * most // 4)
 
 

@@ -32,7 +32,7 @@ Times = npt.NDArray[np.int64]
 
 
 def class_memory(memory: int, most: int) -> int:
-    """The memory of one of so many classes: together they have as much again as everything."""
+    """The memory of one class: all of them together have as much again as everything."""
     return min(memory, max(LEAST_MEMORY, memory // (most + 1)))
 
 

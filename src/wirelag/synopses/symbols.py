@@ -131,7 +131,7 @@ class SymbolSynopsis:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], rows: int, seed: int, tail: int) -> SymbolSynopsis:
-        """The inverse of `to_fields`; a ValueError if there are not so many rows, or more in the tail."""
+        """The inverse of `to_fields`; a ValueError if the number of rows differs, or the tail is longer."""
         counts = array_of(fields, "row_counts", np.uint64)
         sums = raised("row_sums", fields, counts)
         if len(counts) != rows:

@@ -69,7 +69,7 @@ class Target:
         return REFRESH if self.scheme == "ipfix+udp" else 0
 
     def send(self, messages: Callable[[int], Iterable[bytes]]) -> None:
-        """Send messages of at most so many bytes as `messages` is called with."""
+        """Send messages of at most the size that `messages` is called with."""
         try:
             if self.scheme == "ipfix+udp":
                 self._send_udp(messages)

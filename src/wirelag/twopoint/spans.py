@@ -47,7 +47,7 @@ class Crosses(Estimator[Any], Protocol):
         ...
 
     def of_class(self, most: int) -> Any:
-        """The estimator of one of so many classes."""
+        """The estimator of one class, if there are at most `most`."""
         ...
 
 
