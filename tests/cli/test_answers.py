@@ -42,6 +42,12 @@ def test_an_agreement_must_hold_on_both_legs(shared_data: Path) -> None:
         assert "only rtt has legs" in wirelag(others, capture, "--sla", "server.mean<1s", code=2).stderr
 
 
+def test_an_sla_says_that_the_server_has_no_delays(shared_data: Path) -> None:
+    told = wirelag("rtt", shared_data / "rtt/zeek/fin_retransmission.pcap", "--sla", "p50<10ms").stdout
+    assert "p50<10ms: holds; to the client it is 2.19 ms" in told
+    assert ", to the server there are no delays" in told
+
+
 def test_an_agreement_about_the_sum_of_both_legs(shared_data: Path) -> None:
     """For each connection; the median of its legs is 53.6 ms and 42 us, and that of their sum 78.6 ms."""
     capture = shared_data / "rtt/PcapPlusPlus/example.pcap.gz"

@@ -260,6 +260,8 @@ def _sentence(sla: Sla, legs: Mapping[str, Delays]) -> str:
     failing = [name for name, delays in known.items() if not sla.holds(delays)]
     order = failing + [name for name in known if name not in failing]
     said = ", ".join(f"{leg_text(name)} it is {sla.value_text(known[name])}" for name in order)
+    if sla.asks("server") and [*known] == ["client"]:  # not the other way round: many protocols have no client leg
+        said += ", to the server there are no delays"
     where = f" {' and '.join(leg_text(name) for name in failing)}" if failing and sla.leg != "both" else ""
     return f"{sla.text}: {'does not hold' + where if failing else 'holds'}; {said}"
 

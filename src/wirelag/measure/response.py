@@ -284,9 +284,10 @@ def response_of(
         most = 0 if isinstance(packets, Listening) else settings.groups.slowest
         result.slowest = slowest_exchanges(chosen.paired, frames, most)
     if exchanges is not False:
+        paired = heard.exchanges.of(slice(0)) if chosen.paired is None else chosen.paired
+        result.exchanges = keep_exchanges(paired, frames, path)
         if anything and chosen.paired is None:
-            raise SettingError("exchanges", _no_exchanges(heard, result.extra.get("hint", "")))
-        result.exchanges = keep_exchanges(heard.exchanges if chosen.paired is None else chosen.paired, frames, path)
+            result.warnings.append(f"--exchanges: no rows, {_no_exchanges(heard, result.extra.get('hint', ''))}")
     return result
 
 
@@ -468,14 +469,14 @@ def _add_coverage(result: ResponseResult, heard: Heard, packets: Packets) -> Non
 def _no_exchanges(heard: Heard, hint: str) -> str:
     """Why no exchange was paired, and what to do."""
     if not heard.from_servers:
-        return "needs both directions, and responses do not pass here; --epochs writes what there is"
+        return "since they need both directions, and responses do not pass here; --epochs writes what there is"
     if len(heard.exchanges):
         return (
-            "clients here do not wait for a response before the next request, so that no response belongs to one "
+            "since clients here do not wait for a response before the next request, so that no response belongs to one "
             "request for sure; --method pairs writes them as they follow each other, --epochs writes the estimates"
         )
     why = f" ({hint})" if hint else ""
-    return f"no request was seen together with its response{why}; --epochs writes what there is"
+    return f"since no request was seen together with its response{why}; --epochs writes what there is"
 
 
 def guess_note(conversations: int) -> list[str]:

@@ -161,7 +161,7 @@ class Exchanges:
         counts = {name: self.counts.get(name, 0) + other.counts.get(name, 0) for name in self.counts | other.counts}
         return Exchanges(np.concatenate([self.rows, other.rows]), self.packets + other.packets, counts)
 
-    def of(self, rows: Array) -> Exchanges:
+    def of(self, rows: Array | slice) -> Exchanges:
         """A selection of exchanges."""
         return replace(self, rows=self.rows[rows])
 
