@@ -39,6 +39,26 @@ WL_INLINE u32 wl_crowd(u64 flow_key)
     return (u32)(flow_key >> (64 - WL_CROWD_BITS));
 }
 
+#define WL_EIGHTHS (41 << 3) /* up to 2^41 ns, 37 minutes */
+
+/* The eighth of an octave in which a delay lies: floor(8 log2(delay)). */
+WL_INLINE u32 wl_eighth(u64 delay_ns)
+{
+    /* 2^(63 + k/8), rounded up */
+    static const u64 edges[7] = {0x8b95c1e3ea8bd6e7, 0x9837f0518db8a970, 0xa5fed6a9b15138eb, 0xb504f333f9de6485, 0xc5672a115506dade,
+        0xd744fccad69d6af5, 0xeac0c6e7dd24392f};
+    u32 zeros, eighth = 0;
+
+    if (delay_ns >> 41)
+        return WL_EIGHTHS - 1;
+    if (!delay_ns)
+        return 0;
+    zeros = wl_leading_zeros(delay_ns);
+    for (u32 k = 0; k < 7; k++)
+        eighth += delay_ns << zeros >= edges[k];
+    return ((63 - zeros) << 3) + eighth;
+}
+
 /* sum += a * b, in 128 bits without a 128-bit type. */
 WL_INLINE void wl_add_product(u64 sum[2], u64 a, u64 b)
 {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "group_times.hpp"
 #include "module.hpp"
 
 extern "C" {
@@ -251,6 +252,34 @@ class Groups {
     std::unique_ptr<u8[], Free> register_memory;
 };
 
+/* Add the delays of these legs (bits) that know the group of theirs; `rows` are those of the times. */
+void add_times(GroupTimes &times, const Column<s64> &time_ns, const Column<u32> &rows, const Column<u8> &legs,
+    const Column<s64> &delays_ns, const Column<s64> &of_each, const Column<u64> &tags, u32 wanted)
+{
+    size_t count = rows.shape(0), given = of_each.shape(0);
+
+    if (legs.shape(0) != count || delays_ns.shape(0) != count || tags.shape(0) != count || (given != count && given != 0))
+        throw std::invalid_argument("there must be a row, a leg and a tag for each delay, and a weight for each or none");
+    nb::gil_scoped_release release;
+    for (size_t i = 0; i < count; i++) {
+        u64 delay = delays_ns.data()[i] < 0 ? 0 : static_cast<u64>(delays_ns.data()[i]);
+
+        if (rows.data()[i] < time_ns.shape(0) && wanted >> (legs.data()[i] & 1) & 1)
+            times.add(tags.data()[i], time_ns.data()[rows.data()[i]], delay, given ? static_cast<u32>(of_each.data()[i]) : 1);
+    }
+}
+
+bool copy_counts(const GroupTimes &times, u64 tag, s64 slot, Room<u32> out)
+{
+    const u32 *counts = times.counts(tag, slot);
+
+    if (out.shape(0) != WL_EIGHTHS)
+        throw std::invalid_argument("there must be room for each count");
+    if (counts)
+        std::copy(counts, counts + WL_EIGHTHS, out.data());
+    return counts;
+}
+
 } // namespace
 
 void add_groups(nb::module_ &m)
@@ -276,4 +305,15 @@ void add_groups(nb::module_ &m)
         .def_prop_ro("left", &Groups::left)
         .def_prop_ro("floor", &Groups::floor)
         .def_prop_ro("bytes_used", &Groups::bytes_used);
+    m.attr("EIGHTHS") = WL_EIGHTHS;
+    nb::class_<GroupTimes>(m, "GroupTimes", "Delays by group, slot of time and eighth of an octave.")
+        .def(nb::init<size_t, s64>(), "most_cells"_a, "most_slots"_a)
+        .def("add", &add_times, "time_ns"_a, "rows"_a, "legs"_a, "delays_ns"_a, "of_each"_a, "tags"_a, "wanted"_a,
+            "Add delays of these legs (bits), with their weights (default: 1); rows: of their times.")
+        .def("counts", &copy_counts, "tag"_a, "slot"_a, "out"_a,
+            "Fill in the counts of a group in a slot. Returns if there are any.")
+        .def_prop_ro("first", &GroupTimes::first)
+        .def_prop_ro("last", &GroupTimes::last)
+        .def_prop_ro("length_ns", &GroupTimes::length_ns)
+        .def_prop_ro("left_out", &GroupTimes::left_out);
 }

@@ -30,6 +30,7 @@ def decode_frame(
     seed: int = 0,
 ) -> dict[str, int] | str: ...
 
+EIGHTHS: int
 GROUP_KEY_WORDS: int
 GROUP_RECORD_WORDS: int
 GROUP_REGISTERS: int
@@ -144,6 +145,28 @@ def number_rows(
     numbers: npt.NDArray[np.uint32],
     firsts: npt.NDArray[np.uint32],
 ) -> int: ...
+
+class GroupTimes:
+    def __init__(self, most_cells: int, most_slots: int) -> None: ...
+    def add(
+        self,
+        time_ns: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.uint32],
+        legs: npt.NDArray[np.uint8],
+        delays_ns: npt.NDArray[np.int64],
+        of_each: npt.NDArray[np.int64],
+        tags: npt.NDArray[np.uint64],
+        wanted: int,
+    ) -> None: ...
+    def counts(self, tag: int, slot: int, out: npt.NDArray[np.uint32]) -> bool: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def last(self) -> int: ...
+    @property
+    def length_ns(self) -> int: ...
+    @property
+    def left_out(self) -> int: ...
 
 class Groups:
     def __init__(self, bytes: int, key_words: int, words: int) -> None: ...

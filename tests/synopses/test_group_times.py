@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.oracles.group_times import NaiveGroupTimes
+from wirelag import _kernels
 from wirelag.packets.batch import COLUMNS, PacketBatch
 from wirelag.synopses import group_times
 from wirelag.synopses.group_times import MOST_SLOTS, GroupTimes
@@ -59,3 +61,30 @@ def test_memory_is_bounded_and_what_did_not_fit_is_counted(monkeypatch: pytest.M
     assert sum(one > 0 for one in kept) <= 100
     assert sum(kept) + times.left_out == 5_000
     assert times.left_out > 0
+
+
+@pytest.mark.parametrize(("most_cells", "most_slots"), [(1 << 15, 120), (100, 120), (64, 7), (1, 1)])
+def test_counts_are_those_of_the_twin_however_they_are_split(most_cells: int, most_slots: int) -> None:
+    rng = np.random.default_rng(most_cells)
+    count = 600
+    times_ns = np.cumsum(rng.integers(-500, 3_000, count) * 10 ** rng.integers(0, 7, count)) - 10**9
+    ends_ns = [-1, 0, 1, 2, 2**41 - 1, 2**41, 2**62]
+    delays_ns = np.concatenate((ends_ns, 2 ** rng.uniform(0, 45, count - len(ends_ns)))).astype(np.int64)
+    tags, weights = rng.integers(1, 40, count).astype(np.uint64), rng.integers(1, 9, count)
+    legs, rows = rng.integers(0, 2, count).astype(np.uint8), np.arange(count, dtype=np.uint32)
+    naive = NaiveGroupTimes(most_cells, most_slots)
+    for tag, time_ns, delay_ns, weight, leg in zip(tags, times_ns, delays_ns, weights, legs, strict=True):
+        if leg == 0:
+            naive.add(int(tag), int(time_ns), int(delay_ns), int(weight))
+    for parts in (1, 17):
+        kernel = _kernels.GroupTimes(most_cells, most_slots)
+        for some in np.array_split(rows, parts):
+            kernel.add(times_ns, some, legs[some], delays_ns[some], weights[some], tags[some], 1)
+        told = kernel.first, kernel.last, kernel.length_ns, kernel.left_out
+        assert told == (naive.first, naive.last, naive.length_ns, naive.left_out)
+        found, out = {}, np.empty(_kernels.EIGHTHS, np.uint32)
+        for tag in range(1, 40):
+            for slot in range(kernel.first, kernel.last + 1):
+                if kernel.counts(tag, slot, out):
+                    found[tag, slot] = {int(place): int(out[place]) for place in np.flatnonzero(out)}
+        assert found == naive.cells

@@ -10,7 +10,7 @@ over 2.4 hours share the last one (kernels/distribution.h).
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -69,19 +69,14 @@ def halfway(q: float, n: int) -> bool:
     return n < FEW and 1 <= rank < n and abs(rank - round(rank)) < _WHOLE
 
 
-def quantile_in_bins(bins: Ints, weights: npt.NDArray[Any], q: float, below: int = 0) -> float | None:
-    """The same where delays are counted in bins (indexes, in order); `below` others are shorter than all of them.
-
-    Inside a bin delays are taken to lie evenly, each in the middle of its share. None: it is one of those below.
-    """
-    return RankedBins(bins, weights, below).quantile(q)
-
-
 _SHORT: Final = 512
 
 
 class RankedBins:
-    """Bins, with the rank of each: for several quantiles of the same delays."""
+    """Bins (indexes, in order) with the rank of each, for several quantiles of the same delays.
+
+    Inside a bin delays are taken to lie evenly, each in the middle of its share. `below` others are shorter than all.
+    """
 
     def __init__(self, bins: Ints, weights: npt.NDArray[Any], below: int = 0) -> None:
         ranks, self._below = np.cumsum(weights) + below, below
@@ -92,11 +87,15 @@ class RankedBins:
         self._bins, self._weights, self._ranks = columns
 
     def quantile(self, q: float) -> float | None:
-        """As `quantile_in_bins`."""
+        """The delay below which a share of q lies (`place_of`, `halfway`); None: it is one of those below."""
         rank, between = min(max(q, 0.0), 1.0) * self.weight, halfway(q, self.weight)
         if not self.weight or place_of(q, self.weight) - between < self._below:
             return None
         return (self._at(rank - 1) + self._at(rank)) / 2 if between else self._at(rank)
+
+    def bin_at(self, q: float) -> int:
+        """The first bin up to which a share of q lies."""
+        return int(self._bins[bisect_left(self._ranks, q * self.weight)])
 
     def _at(self, rank: float) -> float:
         row = bisect_right(self._ranks, min(rank, self.weight - 1))
@@ -139,10 +138,11 @@ def _sums_of(one: Distribution, other: Distribution) -> npt.NDArray[np.uint64]:
 class Distribution:
     """Delays, each with a weight: how many it represents (1, or more if a method samples)."""
 
-    __slots__ = ("_memory", "_sums", "bins", "certainty", "squares", "weights")
+    __slots__ = ("_memory", "_ranked", "_sums", "bins", "certainty", "squares", "weights")
 
     def __init__(self, memory: npt.NDArray[np.uint64] | None = None) -> None:
         self._memory = np.zeros(WORDS, np.uint64) if memory is None else memory
+        self._ranked: tuple[int, RankedBins] | None = None  # of so many samples
         self.bins = _EVERY_BIN  # whose weights follow
         self.certainty: Certainty | None = None  # from how delays vary; None: they are independent
         self.weights = self._memory[:BINS]
@@ -251,8 +251,15 @@ class Distribution:
 
     def quantile_ns(self, q: float) -> float | None:
         """The delay below which a share of q lies (`place_of`, `halfway`)."""
-        found = quantile_in_bins(self.bins, self.weights, q)
+        found = self._ranks().quantile(q)
         return None if found is None else float(min(max(found, self.min_ns or 0), self.max_ns or 0))
+
+    def _ranks(self) -> RankedBins:
+        """The bins that hold delays, for several quantiles of the same."""
+        if self._ranked is None or self._ranked[0] != self.samples:
+            held = np.flatnonzero(self.weights)
+            self._ranked = self.samples, RankedBins(self.bins[held], self.weights[held])
+        return self._ranked[1]
 
     def share_above(self, limit_ns: int) -> float | None:
         """The share of delays above a limit (to the precision of a bin)."""
@@ -304,7 +311,7 @@ class Distribution:
 
     def bin_at(self, q: float) -> int:
         """The bin in which a quantile lies."""
-        return int(self.bins[np.searchsorted(np.cumsum(self.weights), q * self.weight, side="left")])
+        return self._ranks().bin_at(q)
 
     def first_above(self, limit_ns: int) -> int:
         """The first bin whose delays count as above a limit."""

@@ -110,7 +110,7 @@ class Distributions:
         return self._known(np.array([_std(*row) for row in self.sums[:, 1:6].tolist()]))
 
     def quantile_ns(self, q: float) -> Floats:
-        """The delay below which a share of q lies, of each: the rule of `quantile_in_bins`."""
+        """The delay below which a share of q lies, of each: the rule of `RankedBins`."""
         found, held = np.full(len(self.sums), np.nan), np.flatnonzero(self.sums[:, 1])
         if not len(held):
             return found
