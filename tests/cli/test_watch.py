@@ -121,16 +121,21 @@ def test_client_packets_alone() -> None:
     assert sum(final["abstained"].values()) == sum(expected["abstained"].values())
 
 
+def _of_servers(line: dict[str, Any]) -> list[dict[str, Any]]:
+    """Groups with figures of the leg to the server; one that has none shows the other leg."""
+    return [group for group in line["groups"] if group.get("leg", "server") == "server"]
+
+
 @pytest.mark.every(2)
 @pytest.mark.parametrize("quantity", ["rtt", "response"])
 def test_groups_add_up(capture: str, quantity: str) -> None:
     *intervals, final = replayed(capture, quantity, "--interval", "10s", "--by", "server")
     expected = {group["key"]: group for group in measured(quantity, capture, "--by", "server")["groups"]}
-    assert {group["key"]: group["samples"] for group in final["groups"] if group["samples"]} == {
+    assert {group["key"]: group["samples"] for group in _of_servers(final) if group["samples"]} == {
         key: group["samples"] for key, group in expected.items() if group["samples"]
     }
     for line in (*intervals, final):
-        assert sum(group["samples"] for group in line["groups"]) == line["samples"]
+        assert sum(group["samples"] for group in _of_servers(line)) == line["samples"]
         # How delays of a group vary is not kept, and independent they are not.
         assert quantity == "response" or not any(group["ci95"] for group in line["groups"])
     bounded = replayed(capture, quantity, "--interval", "10s", "--by", "flow", "--group-memory", "1MiB")
@@ -151,6 +156,20 @@ def test_the_final_table_shows_the_slowest_groups(capture: str) -> None:
     words = ("watch", "-r", capture, "--speed", "max")
     assert "\nby client, largest mean to the client first" in wirelag(*words, "rtt", "--by", "client").stdout
     assert "\nby client, largest mean first" in wirelag(*words, "response", "--by", "client").stdout
+
+
+def test_groups_with_one_leg_and_intervals_without_a_method(shared_data: Path) -> None:
+    """DNS has no delays to its client: groups by client had no samples. An interval without epochs had a method."""
+    capture = shared_data / "hidden/PcapPlusPlus/DnsPackets.pcap"
+    words = "watch", "-r", capture, "--speed", "max", "--interval", "60s", "--by", "client"
+    assert re.search(r"^10\.0\.0\.1, to the server +209 ", wirelag(*words, "rtt").stdout, re.MULTILINE)
+    *intervals, final = lines_of(wirelag(*words, "rtt", "--format", "jsonl").stdout)
+    assert [(group["leg"], group["samples"]) for group in final["groups"]] == [("server", 209)]
+    assert sum(group["samples"] for line in intervals for group in line["groups"]) == 209
+    told = wirelag(*words, "response").stdout
+    assert "pairs" in told
+    assert "pirate" not in told
+    assert not any("estimated" in line for line in lines_of(wirelag(*words, "response", "--format", "jsonl").stdout))
 
 
 def test_only_packets_of_the_time_asked_for_count(capture: str) -> None:
@@ -327,7 +346,7 @@ def test_prometheus_reads_the_metrics(network: Network, tmp_path: Path) -> None:
         assert total == pytest.approx(lines[-1]["legs"][leg]["mean"] * counts[-1], rel=1e-6)
     assert numbers['wirelag_capture_dropped_packets_total{interface="eth0"}'] == "0.0"
     assert float(numbers['wirelag_capture_packets_total{interface="eth0"}']) == lines[-1]["packets"]
-    group = f'wirelag_round_trip_group_seconds_count{{group="{SERVICE_ADDRESS}",interface="eth0"}}'
+    group = f'wirelag_round_trip_group_seconds_count{{group="{SERVICE_ADDRESS}",interface="eth0",leg="server"}}'
     assert float(numbers[group]) > 0
 
 

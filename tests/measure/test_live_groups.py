@@ -20,7 +20,7 @@ def interval(delays: dict[str, list[int]]) -> LiveInterval:
         found, sums = Distribution(), Sums()
         found.add(np.array(each_ns, np.int64))
         sums.add(len(each_ns), sum(each_ns))
-        parts.append(GroupPart(key, "match", sums, (), found.compact()))
+        parts.append(GroupPart(key, "match", "server", sums, (), found.compact()))
     return LiveInterval(Interval(0, 1), NO_REPORT, Distribution(), by_group=parts)
 
 
@@ -48,7 +48,7 @@ def test_memory_is_never_exceeded_and_large_groups_stay(memory: int) -> None:
     assert sum(sums.samples for sums in groups.sums.values()) == true.total()
     assert sum(sums.sum_ns for sums in groups.sums.values()) == sum_ns
     assert sum(delays.samples for delays in groups.delays.values()) == true.total()
-    found = {name: sums.samples for (name, _), sums in groups.sums.items()}
+    found = {name: sums.samples for (name, *_), sums in groups.sums.items()}
     for name, count in true.items():
         if count > groups.floor:
             assert name in found

@@ -43,7 +43,7 @@ JUDGED: Final = (
 STEP_NS: Final = 10**9  # how often it is judged which servers are paired
 ESTIMATES: Final = "pirate"  # the estimator whose figures stand beside exact ones
 
-GroupKey: TypeAlias = tuple[str, str]  # a group, and the estimator of its figures
+GroupKey: TypeAlias = tuple[str, str, str]  # a group, and the estimator and the leg of its figures
 GROUP_BYTES: Final = 2_000  # of a group, without its delays
 BIN_BYTES: Final = 24  # of each bin of a group that holds delays
 ENTRY_BYTES: Final = 10_000  # of a group's report in one interval
@@ -74,10 +74,11 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """What an interval adds to a group, by one method."""
+    """What an interval adds to a group, by one method, on one leg."""
 
     key: str
     estimator: str
+    leg: str  # of round trips
     sums: Sums
     methods: tuple[str, ...]
     delays: Distribution
@@ -87,7 +88,7 @@ class GroupPart:
         """The part that an entry tells."""
         report, sums = entry.report, Sums()
         sums.add(report.samples, round((report.mean or 0.0) * 1e9 * report.samples))
-        return cls(entry.key, report.estimator, sums, tuple(report.details.get("method", ())), entry.delays)
+        return cls(entry.key, report.estimator, "", sums, tuple(report.details.get("method", ())), entry.delays)
 
 
 @dataclass(slots=True)
@@ -110,11 +111,12 @@ class LiveInterval:
 
 
 class LiveGroups:
-    """Delays of each group and method, summed over intervals: those with the most samples that fit `memory`.
+    """Delays of each group, method and leg, summed over intervals: those with the most samples that fit `memory`.
 
     A group takes 2,000 bytes and 24 for each bin that holds delays. After an interval that brought more than fits,
     those with the fewest samples leave for "other". A group that comes later counts as if it had had as many samples
-    as any that left (Space-Saving, synopses/group_delays.py): so one that has more is kept.
+    as any that left (Space-Saving, synopses/group_delays.py): so one that has more is kept. A group has the figures
+    of `leg`; those of the other one, and it says so, if this leg has none.
     """
 
     def __init__(self, memory: int, leg: str = "") -> None:
@@ -130,7 +132,7 @@ class LiveGroups:
         """Add an interval."""
         for one in part.by_group:
             self._before.setdefault(one.key, self.floor)
-            self._take((one.key, one.estimator), one.sums, one.methods, one.delays)
+            self._take((one.key, one.estimator, one.leg), one.sums, one.methods, one.delays)
         if self._bytes > self.memory:
             self._make_room()
 
@@ -152,7 +154,7 @@ class LiveGroups:
     def _make_room(self) -> None:
         """Let those with the fewest samples leave."""
         counts = {name: before for name, before in self._before.items() if name != OTHER_KEY}
-        for (name, _), sums in self.sums.items():
+        for (name, *_), sums in self.sums.items():
             if name in counts:
                 counts[name] += sums.samples
         keys: dict[str, list[GroupKey]] = {}
@@ -166,11 +168,11 @@ class LiveGroups:
             for key in keys[name]:
                 self._bytes -= self._size(key)
                 leaving = self.sums.pop(key), self.methods.pop(key), self.delays.pop(key, None)
-                self._take((OTHER_KEY, key[1]), *leaving)
+                self._take((OTHER_KEY, *key[1:]), *leaving)
 
     def notes(self) -> list[str]:
         """How many samples the groups have that did not fit."""
-        held = sum(sums.samples for (name, _), sums in self.sums.items() if name == OTHER_KEY)
+        held = sum(sums.samples for (name, *_), sums in self.sums.items() if name == OTHER_KEY)
         every = sum(sums.samples for sums in self.sums.values())
         if not held:
             return []
@@ -178,7 +180,7 @@ class LiveGroups:
 
     def __len__(self) -> int:
         """How many groups there are, "other" included."""
-        return len({name for name, _ in self.sums})
+        return len({name for name, *_ in self.sums})
 
     def merge(self, other: LiveGroups) -> None:
         """Add the groups of other intervals."""
@@ -188,12 +190,13 @@ class LiveGroups:
     def entries(self, quantity: Any, most: int | None = None) -> list[Entry]:
         """The reports of groups, at most this number, slowest first; "other" last. Estimates stand beside exchanges."""
         found: dict[str, list[GroupKey]] = {}
-        for key in sorted(self.sums, key=lambda key: key[1] == ESTIMATES):
-            found.setdefault(key[0], []).append(key)
+        for key in sorted(self.sums, key=lambda key: (key[1] == ESTIMATES, key[2] != self._leg)):
+            if key[0] not in found or not key[2]:  # of the other leg only where this one has no delays
+                found.setdefault(key[0], []).append(key)
 
-        def place(name: str) -> tuple[bool, bool, bool, float]:
-            sums = self.sums[found[name][0]]
-            return name == OTHER_KEY, sums.mean is None, sums.samples < fewest("mean"), -(sums.mean or 0.0)
+        def place(name: str) -> tuple[bool, bool, bool, bool, float]:
+            sums, apart = self.sums[found[name][0]], found[name][0][2] != self._leg
+            return name == OTHER_KEY, sums.mean is None, apart, sums.samples < fewest("mean"), -(sums.mean or 0.0)
 
         entries = []
         for name in sorted(found, key=place)[:most]:
@@ -203,11 +206,11 @@ class LiveGroups:
         return entries
 
     def _entry(self, key: GroupKey, quantity: Any) -> Entry:
-        (name, estimator), delays = key, self.delays.get(key, _NO_DELAYS)
+        (name, estimator, leg), delays = key, self.delays.get(key, _NO_DELAYS)
         sums = self.sums[key]
         said = facts(delays) if delays.samples else {"samples": sums.samples, "mean": sums.mean}
         figures = {**said, "ci95": {}}  # how they vary is not kept
-        details = method_details(self.methods[key]) | ({"leg": self._leg} if self._leg else {})
+        details = method_details(self.methods[key]) | ({"leg": leg} if leg else {})
         report = Report(estimator, quantity, **figures, details=details)
         return Entry("group", name, report, delays)
 
@@ -255,10 +258,14 @@ class RoundTrips:
         part = LiveInterval(interval, report, samples.distribution(0), samples.spread.of_leg(0))
         part.legs = {name: (samples.distribution(i), samples.spread.of_leg(i)) for i, name in enumerate(LEGS)}
         if self._grouping is not None:
-            leg = LEGS.index(self.leg_of(self._grouping.by))
             found = list(self._grouping.few(max(1, self.groups.memory // GROUP_BYTES)))
-            part.by_group = [self._part(key, group.distribution(leg)) for key, group in found]
-            part.groups = partial(self._entries, found, leg)
+            part.by_group = [
+                self._part(key, leg, delays)
+                for key, group in found
+                for i, leg in enumerate(LEGS)
+                if (delays := group.distribution(i)).samples
+            ]
+            part.groups = partial(self._entries, found, LEGS.index(self.leg_of(self._grouping.by)))
             # Groups last one interval: a silent one costs nothing later.
             self._grouping = self._grouping.anew()
             self._begin()
@@ -271,16 +278,18 @@ class RoundTrips:
         """The leg that the figures of such groups are of."""
         return RANKED.get(by or "", LEGS[0])
 
-    def _part(self, key: str, delays: Distribution) -> GroupPart:
+    def _part(self, key: str, leg: str, delays: Distribution) -> GroupPart:
         sums = Sums()
         sums.add(delays.samples, round((delays.mean_ns or 0.0) * delays.samples))
-        return GroupPart(key, self.estimator, sums, (), delays)
+        return GroupPart(key, self.estimator, leg, sums, (), delays)
 
-    def _entries(self, found: list[tuple[str, Samples]], leg: int) -> list[Entry]:
-        return [
-            Entry("group", key, group.report(self.estimator, "round_trip", LEGS[leg]), group.distribution(leg))
-            for key, group in found
-        ]
+    def _entries(self, found: list[tuple[str, Samples]], ranked: int) -> list[Entry]:
+        entries = []
+        for key, group in found:
+            leg = ranked if group.distribution(ranked).samples else 1 - ranked
+            report = group.report(self.estimator, "round_trip", LEGS[leg])
+            entries.append(Entry("group", key, report, group.distribution(leg)))
+        return entries
 
     def step_of(self, interval_ns: int) -> int:
         """How often it must be cut: only where an interval ends."""

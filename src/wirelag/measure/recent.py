@@ -111,9 +111,9 @@ class RecentSpan:
             found.append(Entry("all", _named(name, leg), total.report(estimator, measure.quantity), total.delays))
         return found
 
-    def slowest(self, measure: LiveMeasure) -> list[Entry]:
-        """Groups by their mean, slowest first."""
-        total = LiveGroups(self._group_memory)
+    def slowest(self, measure: LiveMeasure, leg: str) -> list[Entry]:
+        """Groups by their mean on this leg, slowest first."""
+        total = LiveGroups(self._group_memory, leg)
         for slot in self._slots:
             total.merge(slot.groups)
         return total.entries(measure.quantity, SHOWN_GROUPS)
@@ -161,4 +161,4 @@ class Recent:
 
     def slowest(self) -> list[Entry]:
         """The slowest groups of the last minute."""
-        return self._groups.slowest(self._measure) if self._by else []
+        return self._groups.slowest(self._measure, self.leg) if self._by else []

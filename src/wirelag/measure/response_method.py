@@ -186,8 +186,8 @@ class Chosen:
 
     @property
     def beside(self) -> Epochs | None:
-        """The estimates, if exchanges come first."""
-        return None if self.paired is None else self.estimated
+        """The estimates, if exchanges come first, and there are any."""
+        return None if self.paired is None or not self.estimated else self.estimated
 
 
 class Chooser:

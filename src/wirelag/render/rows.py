@@ -89,7 +89,7 @@ def rows_by_leg(entry: Entry) -> list[dict[str, Any]]:
 
 def method_of(report: Report) -> str:
     """The methods behind the figures of a response, as one word."""
-    return "+".join(report.details.get("method", ())) or report.estimator
+    return "+".join(report.details.get("method", ())) or "-"
 
 
 def timed(report: Report) -> str:

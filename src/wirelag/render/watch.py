@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,7 +104,7 @@ def table(rows: Sequence[Entry], groups: Sequence[Entry], by: str | None, leg: s
     for entry in (*rows, *groups):
         delays.merge(entry.delays)
     pictures = Pictures(delays)
-    groups = [one for entry in groups for one in entry.by_method()]
+    groups = [_named(one, leg) for entry in groups for one in entry.by_method()]
     methods, method_of_row = method_cells([*rows, *groups]) if _of_responses(rows) else ("", lambda _: "")
     named, mean = mean_cells([*rows, *groups])
     head = f"{'samples':>9}  {methods}{'p50':>8}  {'p90':>8}  {'p99':>8}  {named}"
@@ -116,6 +117,12 @@ def table(rows: Sequence[Entry], groups: Sequence[Entry], by: str | None, leg: s
     order = f"largest mean{f' to the {leg}' if leg else ''}{when} first" if few else "none has a mean"
     title = f"by {by}, {order}{', those with few samples last' if any(few) and not all(few) else ''}"
     return [line.rstrip() for line in layout([("", rows), (title, groups)], [head], cells)]
+
+
+def _named(group: Entry, leg: str) -> Entry:
+    """A group with figures of another leg than the others says so."""
+    other = group.report.details.get("leg", leg)
+    return group if other == leg else replace(group, key=f"{group.key}, to the {other}")
 
 
 def _cells(entry: Entry, method: str, mean: Callable[[Report], str], pictures: Pictures) -> str:

@@ -1,6 +1,7 @@
 """`wirelag watch --prometheus`: measurements since the start, for Prometheus.
 
-Series are bounded: one histogram for each leg, and two numbers for each method and group that fits `--group-memory`.
+Series are bounded: one histogram for each leg, and two numbers for each group that fits `--group-memory` and each
+of its methods, or legs.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ def metrics(source: Source, measure: LiveMeasure) -> Iterable[Metric]:
         )
         estimated.add_metric([where], report.samples, (report.mean or 0.0) * report.samples)
         yield estimated
-    by_method = measure.quantity == "response"
+    label = "method" if measure.quantity == "response" else "leg"
     groups = SummaryMetricFamily(
         f"wirelag_{measure.quantity}_group_seconds",
         "The same by group.",
-        labels=["interface", "group", *(["method"] if by_method else [])],
+        labels=["interface", "group", label],
     )
-    for (key, estimator), sums in measure.groups.sums.items():
+    for (key, estimator, leg), sums in measure.groups.sums.items():
         method = "pairs" if estimator == "pairs" else "estimated"
-        groups.add_metric([where, key, *([method] if by_method else [])], sums.samples, sums.sum_ns / 1e9)
+        groups.add_metric([where, key, leg or method], sums.samples, sums.sum_ns / 1e9)
     yield groups
     known = source.statistics
     for counter, text, value in (
