@@ -56,20 +56,36 @@ class Decoder {
         s64 longer_than = INT64_MAX;
     };
 
-    explicit Decoder(unsigned threads) : crew(threads), parts(threads), by_thread(threads)
+    explicit Decoder(unsigned threads) : crew(threads), parts(threads), by_thread(threads), kept(threads * shards)
     {
     }
 
-    /* Decode records of data[start:stop], all of them or up to one that changes how the next are read: rows by shard, of packets
-     * that matter to matching; or of all packets, in one shard. Of the slowest samples that are longer than `least_ns`, on the
-     * legs whose bits are set, up to `most` of each thread will be kept. Returns the number of packets. */
-    u64 decode(
-        Reader &reader, const Bytes &block, size_t start, size_t stop, bool all, bool sharded, size_t most, u32 legs, s64 least_ns);
+    /* What is asked for: rows by shard, of packets that matter to matching, or of all packets, in one shard; of packets before the
+     * first one that is wanted at `until_ns` or later (INT64_MAX: any); whether all samples are kept. Of the slowest samples that
+     * are longer than `least_ns`, on the legs whose bits are set, up to `most` of each thread are kept. */
+    struct Asked {
+        bool all, sharded, keep;
+        s64 until_ns;
+        size_t most;
+        u32 legs;
+        s64 least_ns;
+    };
 
-    /* Write the rows of the slowest samples into `memory`; the data lies at byte `base` of the file. Returns how many there are,
-     * where decoding stopped, the status (FULL: it goes on there), and the size of the next record. */
-    std::tuple<size_t, size_t, int, u64> finish(
-        Reader &reader, u64 base, const Memory &memory, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind);
+    /* Decode records of data[start:stop], all of them or up to one that changes how the next are read. Returns the number of
+     * packets. */
+    u64 decode(Reader &reader, const Bytes &block, size_t start, size_t stop, const Asked &asked);
+
+    /* Take in what ended the decoding. Returns where, the status (FULL: it goes on there), the size of the next record, and whether
+     * the next packet is at `until_ns` or later. */
+    std::tuple<size_t, int, u64, bool> proceed(Reader &reader);
+
+    /* Write the rows of the slowest samples into `memory`; the data lies at byte `base` of the file. Returns how many there are. */
+    size_t write_slowest(Reader &reader, u64 base, const Memory &memory, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind);
+
+    /* How many samples were kept; then write their rows into batches, in the order of the file. */
+    size_t samples() const;
+    void write_samples(
+        Reader &reader, u64 base, const std::vector<Memory> &memory, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind);
 
     /* Read a file's bytes from `offset` on into data[start:stop], each thread a part. Returns how many came. */
     size_t read(int file, const Memory &into, size_t start, size_t stop, u64 offset);
@@ -90,8 +106,12 @@ class Decoder {
     Crew crew;
     Parts parts;
     std::vector<Slowest> by_thread;
+    bool keeps = false;
+    std::vector<std::vector<Slowest::Slow>> kept; /* samples by part and shard; each is one thread's at a time */
 
   private:
+    std::vector<Slowest::Slow> in_order(unsigned part) const;
+
     Bytes data;
     const u8 *at = nullptr;
 };

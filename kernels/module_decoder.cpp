@@ -10,28 +10,38 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-u64 Decoder::decode(
-    Reader &reader, const Bytes &block, size_t start, size_t stop, bool all, bool sharded, size_t most, u32 legs, s64 least_ns)
+u64 Decoder::decode(Reader &reader, const Bytes &block, size_t start, size_t stop, const Asked &asked)
 {
     if (start > stop || stop > block.shape(0) || block.shape(0) > UINT32_MAX)
         throw std::invalid_argument("the part to read lies outside the buffer");
     data = block;
+    keeps = asked.keep;
+    for (auto &samples : kept)
+        samples.clear();
     for (Slowest &one : by_thread)
-        one.begin(most, legs, least_ns);
+        one.begin(asked.most, asked.legs, asked.least_ns);
     nb::gil_scoped_release release;
     at = data.data() + start;
-    parts.decode(reader, data.data(), at, data.data() + stop, {all, sharded}, crew);
+    parts.decode(reader, data.data(), at, data.data() + stop, {asked.all, asked.sharded, asked.until_ns}, crew);
     return parts.examined();
 }
 
-std::tuple<size_t, size_t, int, u64> Decoder::finish(
-    Reader &reader, u64 base, const Memory &memory, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind)
+std::tuple<size_t, int, u64, bool> Decoder::proceed(Reader &reader)
+{
+    u64 needed = 0;
+
+    if (!at)
+        throw std::invalid_argument("nothing was decoded");
+    wl_step step = parts.proceed(reader, at, needed);
+    int status = step == WL_STEP_MORE ? MORE : step == WL_STEP_BROKEN ? BROKEN : FULL;
+    return {at - data.data(), status, needed, step == WL_STEP_PACKET};
+}
+
+size_t Decoder::write_slowest(Reader &reader, u64 base, const Memory &memory, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind)
 {
     size_t room = std::min({delay_ns.shape(0), leg.shape(0), kind.shape(0), batch_rows});
-    Columns *columns = columns_in(memory);
+    std::vector<Columns *> batches = {columns_in(memory)};
     std::vector<Slowest::Slow> all;
-    std::vector<u32> places;
-    u64 needed = 0;
 
     if (!at)
         throw std::invalid_argument("nothing was decoded");
@@ -42,14 +52,73 @@ std::tuple<size_t, size_t, int, u64> Decoder::finish(
         Slowest::keep(all, room);
     std::sort(all.begin(), all.end(), [](const auto &a, const auto &b) { return a.place < b.place; });
     for (size_t i = 0; i < all.size(); i++) {
-        places.push_back(all[i].place);
         delay_ns.data()[i] = all[i].delay_ns;
         leg.data()[i] = all[i].leg;
         kind.data()[i] = all[i].kind;
     }
-    parts.write(reader, data.data(), base, places.data(), places.size(), columns, 0);
-    wl_step step = parts.proceed(reader, at, needed);
-    return {all.size(), at - data.data(), step == WL_STEP_OTHER ? FULL : step == WL_STEP_MORE ? MORE : BROKEN, needed};
+    for (size_t part = 0, first = 0, next; part < parts.size(); part++, first = next) {
+        const u8 *end = parts.records(part).second;
+
+        for (next = first; next < all.size() && data.data() + all[next].place < end; next++)
+            ;
+        parts.write(part, reader, data.data(), base, &all[first], next - first, batches, first);
+    }
+    return all.size();
+}
+
+size_t Decoder::samples() const
+{
+    size_t sum = 0;
+
+    for (const auto &some : kept)
+        sum += some.size();
+    return sum;
+}
+
+/* The samples of a part by their places: a record has 16 bytes at least. */
+std::vector<Decoder::Slowest::Slow> Decoder::in_order(unsigned part) const
+{
+    auto [begin, end] = parts.records(part);
+    std::vector<const Slowest::Slow *> places(static_cast<size_t>(end - begin) / 16 + 1);
+    std::vector<Slowest::Slow> found;
+    size_t count = 0;
+
+    for (size_t shard = 0; shard < shards; shard++)
+        for (const Slowest::Slow &one : kept[part * shards + shard]) {
+            places[static_cast<size_t>(data.data() + one.place - begin) / 16] = &one;
+            count++;
+        }
+    found.reserve(count);
+    for (const Slowest::Slow *one : places)
+        if (one)
+            found.push_back(*one);
+    return found;
+}
+
+void Decoder::write_samples(
+    Reader &reader, u64 base, const std::vector<Memory> &memory, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind)
+{
+    size_t count = samples();
+    std::vector<Columns *> batches;
+
+    if (delay_ns.shape(0) < count || leg.shape(0) < count || kind.shape(0) < count || memory.size() * batch_rows < count)
+        throw std::invalid_argument("there must be room for each sample");
+    for (const Memory &one : memory)
+        batches.push_back(columns_in(one));
+    nb::gil_scoped_release release;
+    crew.run([&](unsigned part) {
+        std::vector<Slowest::Slow> mine = in_order(part);
+        size_t first = 0;
+
+        for (size_t i = 0; i < part * shards; i++)
+            first += kept[i].size();
+        for (size_t i = 0; i < mine.size(); i++) {
+            delay_ns.data()[first + i] = mine[i].delay_ns;
+            leg.data()[first + i] = mine[i].leg;
+            kind.data()[first + i] = mine[i].kind;
+        }
+        parts.write(part, reader, data.data(), base, mine.data(), mine.size(), batches, first);
+    });
 }
 
 size_t Decoder::row_count() const
@@ -114,10 +183,28 @@ void add_decoder(nb::module_ &m)
 {
     nb::class_<Decoder>(m, "Decoder", "Blocks of a file, decoded by several threads into rows that a method takes as they are.")
         .def(nb::init<unsigned>(), "threads"_a)
-        .def("decode", &Decoder::decode, "reader"_a, "data"_a, "start"_a, "stop"_a, "all"_a, "sharded"_a, "most"_a, "legs"_a,
-            "least_ns"_a, "Decode a part of a block, up to a record that changes how the next are read. Returns the packets.")
-        .def("finish", &Decoder::finish, "reader"_a, "base"_a, "memory"_a, "delay_ns"_a, "leg"_a, "kind"_a,
-            "Fill a batch with the slowest samples. Returns (rows, stopped at, status, size of the next record).")
+        .def(
+            "decode",
+            [](Decoder &decoder, Reader &reader, const Bytes &data, size_t start, size_t stop, bool all, bool sharded, bool keep,
+                s64 until_ns, size_t most, u32 legs, s64 least_ns) {
+                return decoder.decode(reader, data, start, stop, {all, sharded, keep, until_ns, most, legs, least_ns});
+            },
+            "reader"_a, "data"_a, "start"_a, "stop"_a, "all"_a, "sharded"_a, "keep"_a, "until_ns"_a, "most"_a, "legs"_a,
+            "least_ns"_a,
+            "Decode a part of a block, up to a record that changes how the next are read, or to a packet at until_ns or later. "
+            "Returns the packets.")
+        .def("proceed", &Decoder::proceed, "reader"_a,
+            "Take in what ended the decoding. Returns (stopped at, status, size of the next record, whether until_ns was reached).")
+        .def("write_slowest", &Decoder::write_slowest, "reader"_a, "base"_a, "memory"_a, "delay_ns"_a, "leg"_a, "kind"_a,
+            "Fill a batch with the slowest samples. Returns how many there are.")
+        .def("write_samples", &Decoder::write_samples, "reader"_a, "base"_a, "memory"_a, "delay_ns"_a, "leg"_a, "kind"_a,
+            "Fill batches with all samples, in the order of the file.")
+        .def_prop_ro("samples", &Decoder::samples, "How many samples were kept.")
+        .def_prop_ro(
+            "changes", [](const Decoder &decoder) { return decoder.parts.changes(); },
+            "Whether what ended the decoding changes the reader.")
+        .def_prop_ro(
+            "edge_ns", [](const Decoder &decoder) { return decoder.parts.edge_ns(); }, "The time of the packet that ended it.")
         .def("read", &Decoder::read, "file"_a, "data"_a, "start"_a, "stop"_a, "offset"_a, "Read a part of a file, by all threads.")
         .def("time_ns", &Decoder::time_ns, "row"_a, "The time of a row, of those in one shard.")
         .def("__len__", &Decoder::row_count, "The rows of one shard.");

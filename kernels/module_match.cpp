@@ -172,8 +172,13 @@ class Match {
             Decoder::Slowest &slowest = decoder.by_thread[thread];
 
             for (size_t shard = next++; shard < tables.size(); shard = next++)
-                for (unsigned part = 0; part < decoder.parts.size(); part++)
-                    match_rows(decoder.parts.rows(part, shard), tables[shard], tally, slowest);
+                for (unsigned part = 0; part < decoder.parts.size(); part++) {
+                    std::vector<Decoder::Slowest::Slow> &kept = decoder.kept[part * shards + shard];
+                    std::vector<Decoder::Slowest::Slow> mine = std::move(kept); /* lines of its own, while it grows */
+
+                    match_rows(decoder.parts.rows(part, shard), tables[shard], tally, slowest, decoder.keeps ? &mine : nullptr);
+                    kept = std::move(mine);
+                }
         });
     }
 
@@ -227,7 +232,8 @@ class Match {
         u8 places[ahead] = {}; /* in their sets, of the rows that are one to two steps ahead */
     };
 
-    static void match_rows(const Parts::Rows &rows, Shard &table, Tally &tally, Decoder::Slowest &slowest)
+    static void match_rows(
+        const Parts::Rows &rows, Shard &table, Tally &tally, Decoder::Slowest &slowest, std::vector<Decoder::Slowest::Slow> *kept)
     {
         size_t count = rows.size();
         Ahead next_rows;
@@ -242,6 +248,8 @@ class Match {
                 continue;
             tally.add(packet.time_ns, packet.flow_key, sample.leg, sample.delay_ns);
             slowest.offer(sample.delay_ns, packet.place, sample.leg, sample.kind);
+            if (kept)
+                kept->push_back({sample.delay_ns, packet.place, sample.leg, sample.kind});
         }
     }
 

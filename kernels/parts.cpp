@@ -58,8 +58,8 @@ static inline void finish_writing()
 #endif
 }
 
-/* Pass over records up to a place, or to one that is no packet's. */
-void Parts::walk(Walk &walk, const u8 *until, const u8 *end)
+/* Pass over records up to a place, or to one that is no packet's, or to a packet that is wanted at this time or later. */
+void Parts::walk(Walk &walk, const u8 *until, const u8 *end, const Reader &reader, s64 until_ns, Frames &frames)
 {
     wl_record record = {};
     Walk now = walk;
@@ -68,6 +68,16 @@ void Parts::walk(Walk &walk, const u8 *until, const u8 *end)
         wl_step step = wl_next(&now.file, now.at, end, &record);
 
         if (step == WL_STEP_PACKET) {
+            if (__builtin_expect(record.time_ns >= until_ns, 0) && until_ns != INT64_MAX) {
+                const Reader::Interface &interface = reader.interfaces[record.interface];
+                wl_row row;
+
+                if (frames.wanted(record, interface.description.link, frames.counts, interface.program, &row)) {
+                    now.edge = true;
+                    now.edge_ns = record.time_ns;
+                    break;
+                }
+            }
             now.packets++;
             now.timed |= record.has_time != 0;
             now.before_ns = record.has_time ? record.time_ns : now.before_ns;
@@ -126,8 +136,12 @@ void Parts::decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end,
     const Frames::Counts &all = reader.frames.counts;
     /* The first packet's time is what others are relative to. */
     unsigned threads = reader.frames.relative && !all.timed ? 1 : size();
-    Walk so_far = {at, reader.file, WL_STEP_PACKET, all.packets, 0, all.before_ns, all.timed}; /* not shared but by turns */
+    /* Not shared but by turns. */
+    Walk so_far = {at, reader.file, WL_STEP_PACKET, all.packets, 0, all.before_ns, all.timed, false, 0};
+    Frames looking = reader.frames;
     std::atomic<unsigned> turn = 0;
+
+    before = reader.file;
 
     crew.run([&](unsigned mine) {
         const u8 *until = mine + 1 >= threads ? end + 1 : at + (end - at) * (mine + 1) / threads;
@@ -139,8 +153,8 @@ void Parts::decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end,
         part.before = so_far.packets;
         part.counts.timed = so_far.timed;
         part.counts.first_ns = part.counts.last_ns = part.counts.before_ns = so_far.before_ns;
-        if (so_far.step == WL_STEP_PACKET)
-            walk(so_far, until, end);
+        if (so_far.step == WL_STEP_PACKET && !so_far.edge)
+            walk(so_far, until, end, reader, asked.until_ns, looking);
         part.end = so_far.at;
         turn.store(mine + 1, std::memory_order_release);
         decode_part(reader, part, begin, asked);
@@ -155,6 +169,8 @@ wl_step Parts::proceed(Reader &reader, const u8 *&at, u64 &needed)
     at = walked.at;
     needed = walked.length;
     reader.file = walked.file;
+    if (walked.edge)
+        return WL_STEP_PACKET;
     if (walked.step == WL_STEP_INTERFACE)
         reader.add_interface(reader.file);
     else if (walked.step == WL_STEP_SECTION)
@@ -205,30 +221,4 @@ u64 Parts::examined() const
     for (const Part &part : parts)
         sum += part.examined;
     return sum;
-}
-
-void Parts::write(Reader &reader, const u8 *begin, u64 base, const u32 *places, size_t count, Columns *columns, size_t row) const
-{
-    size_t written = 0;
-
-    for (const Part &part : parts) {
-        Frames::Counts counts = {};
-        wl_file reading = reader.file;
-        wl_record record = {};
-        wl_row found;
-        u64 number = part.before;
-
-        counts.timed = true;
-        for (const u8 *at = part.at; at < part.end && written < count && begin + places[written] < part.end; at += record.length) {
-            if (wl_next(&reading, at, part.end, &record) != WL_STEP_PACKET)
-                continue;
-            number++;
-            if (at != begin + places[written])
-                continue;
-            const Reader::Interface &interface = reader.interfaces[record.interface];
-
-            reader.frames.wanted(record, interface.description.link, counts, interface.program, &found);
-            columns->write(row + written++, found, record, number, base + static_cast<u64>(record.frame - begin));
-        }
-    }
 }

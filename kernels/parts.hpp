@@ -67,20 +67,68 @@ class Parts {
     /* How many packets had a row and were wanted, whether matching takes them or not. */
     u64 examined() const;
 
-    /* Which rows are asked for: of all packets, or of those that matter to matching; by shard, or all in the first. */
+    /* Which rows are asked for: of all packets, or of those that matter to matching; by shard, or all in the first; up to the
+     * first packet that is wanted at this time or later (INT64_MAX: any). */
     struct Asked {
         bool all, sharded;
+        s64 until_ns;
     };
 
     /* Decode the records of [at, end), in a block that begins at `begin`. Without the GIL, as all that follows. */
     void decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, Asked asked, Crew &crew);
 
-    /* Write the rows of these records, by their places, into columns, from this row on. */
-    void write(Reader &reader, const u8 *begin, u64 base, const u32 *places, size_t count, Columns *columns, size_t row) const;
+    /* Where the records of a part begin and end. */
+    std::pair<const u8 *, const u8 *> records(unsigned part) const
+    {
+        return {parts[part].at, parts[part].end};
+    }
 
-    /* Take in what ended the decoding. Returns WL_STEP_OTHER if it goes on at `at`; WL_STEP_MORE if the next record, of `needed`
-     * bytes, does not end inside the block; or WL_STEP_BROKEN. */
+    /* Decode some records of a part once more, by their places in ascending order, into rows of batches, from this row on. Nothing
+     * of the reader changes, so that the next block may be decoded meanwhile. */
+    template <typename Place>
+    void write(unsigned part, Reader &reader, const u8 *begin, u64 base, const Place *places, size_t count,
+        const std::vector<Columns *> &batches, size_t row) const
+    {
+        Frames::Counts counts = {};
+        wl_file reading = before;
+        wl_record record = {};
+        wl_row found;
+        u64 number = parts[part].before;
+
+        counts.timed = true;
+        for (const u8 *at = parts[part].at; at < parts[part].end && count; at += record.length) {
+            if (wl_next(&reading, at, parts[part].end, &record) != WL_STEP_PACKET)
+                continue;
+            number++;
+            if (at != begin + places->place)
+                continue;
+            const Reader::Interface &interface = reader.interfaces[record.interface];
+
+            reader.frames.wanted(record, interface.description.link, counts, interface.program, &found);
+            batches[row / batch_rows]->write(
+                row % batch_rows, found, record, number, base + static_cast<u64>(record.frame - begin));
+            places++;
+            count--;
+            row++;
+        }
+    }
+
+    /* Whether what ended the decoding changes the reader. */
+    bool changes() const
+    {
+        return walked.step == WL_STEP_INTERFACE || walked.step == WL_STEP_SECTION;
+    }
+
+    /* Take in what ended the decoding. Returns WL_STEP_OTHER if it goes on at `at`; WL_STEP_PACKET if the packet there is the first
+     * at the time asked for or later; WL_STEP_MORE if the next record, of `needed` bytes, does not end inside the block; or
+     * WL_STEP_BROKEN. */
     wl_step proceed(Reader &reader, const u8 *&at, u64 &needed);
+
+    /* The time of that packet. */
+    s64 edge_ns() const
+    {
+        return walked.edge_ns;
+    }
 
   private:
     struct alignas(128) Part {    /* no line of the cache belongs to two threads */
@@ -102,14 +150,17 @@ class Parts {
         u64 packets, length;
         s64 before_ns;
         bool timed;
+        bool edge; /* it ended at a packet that is wanted, at the time asked for or later */
+        s64 edge_ns;
     };
 
-    static void walk(Walk &walk, const u8 *until, const u8 *end);
+    static void walk(Walk &walk, const u8 *until, const u8 *end, const Reader &reader, s64 until_ns, Frames &frames);
     static void decode_part(Reader &reader, Part &part, const u8 *begin, Asked asked);
     static void add_up(Reader &reader, const Part &part);
 
     std::vector<Part> parts;
     Walk walked = {};
+    wl_file before = {}; /* how the records of the block are read */
 };
 
 #endif

@@ -285,11 +285,14 @@ class Decoder:
         stop: int,
         all: bool,
         sharded: bool,
+        keep: bool,
+        until_ns: int,
         most: int,
         legs: int,
         least_ns: int,
     ) -> int: ...
-    def finish(
+    def proceed(self, reader: Reader) -> tuple[int, int, int, bool]: ...
+    def write_slowest(
         self,
         reader: Reader,
         base: int,
@@ -297,7 +300,22 @@ class Decoder:
         delay_ns: npt.NDArray[np.int64],
         leg: npt.NDArray[np.uint8],
         kind: npt.NDArray[np.uint8],
-    ) -> tuple[int, int, int, int]: ...
+    ) -> int: ...
+    def write_samples(
+        self,
+        reader: Reader,
+        base: int,
+        memory: list[npt.NDArray[np.uint8]],
+        delay_ns: npt.NDArray[np.int64],
+        leg: npt.NDArray[np.uint8],
+        kind: npt.NDArray[np.uint8],
+    ) -> None: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def changes(self) -> bool: ...
+    @property
+    def edge_ns(self) -> int: ...
     def read(self, file: int, data: npt.NDArray[np.uint8], start: int, stop: int, offset: int) -> int: ...
     def time_ns(self, row: int) -> int: ...
 

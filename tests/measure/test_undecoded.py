@@ -38,17 +38,29 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"memory": "2KiB", "top": 30},
     {"memory": "16KiB", "match": "tcp-timestamps,dns", "leg": "client", "seed": 3},
     {"slots": (64, 32), "entry_probability": (0.5, 0.25)},
+    {"by": "server", "interval": "1s", "charts": True},
+    {"by": "flow", "interval": "70ms", "leg": "both", "group_memory": "1MiB", "filter": "tcp"},
+    {"samples": True, "table_memory": "40KiB", "interval": "5s"},
 )
 SECOND = 10**9
 
 
-def answer(path: Path, cores: int, batches: bool, **options: Any) -> str:
-    """Everything that is told, or the error. To keep samples takes packet batches."""
+def answer(path: Path, cores: int, **options: Any) -> str:
+    """Everything that is told, or the error."""
     try:
-        result = rtt(path, charts=False, cores=cores, samples=batches, **options)
+        result = rtt(path, cores=cores, **{"charts": False} | options)
     except WirelagError as error:
         return str(error)
-    return json.dumps([result.to_dict(), result.warnings, result.notes])
+    page = result.to_html() if options.get("charts") else ""
+    samples = "" if result.samples is None else result.samples.table().csv()
+    return json.dumps([result.to_dict(), result.warnings, result.notes, page, samples])
+
+
+def by_batches(path: Path, **options: Any) -> str:
+    """The same from packet batches."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "one_file", lambda _: None)
+        return answer(path, 1, **options)
 
 
 @pytest.fixture
@@ -57,9 +69,9 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(path: Path, **options: Any) -> str:
-    alone = answer(path, 1, True, **options)
+    alone = by_batches(path, **options)
     for cores in (1, 2, 3):
-        assert answer(path, cores, False, **options) == alone
+        assert answer(path, cores, **options) == alone
     return alone
 
 
@@ -91,9 +103,11 @@ def test_times_relative_to_the_first_packet(capture: Path) -> None:
     """Only who reads the first packet knows when that is."""
     from wirelag import Filter
 
-    whole = json.loads(answer(capture, 2, False))[0]["samples"]
-    part = json.loads(check(capture, filter=Filter(from_ns=2 * SECOND, to_ns=9 * SECOND, relative=True)))[0]["samples"]
+    whole = json.loads(answer(capture, 2))[0]["samples"]
+    between = Filter(from_ns=2 * SECOND, to_ns=9 * SECOND, relative=True)
+    part = json.loads(check(capture, filter=between))[0]["samples"]
     assert 0 < part < whole
+    assert len(json.loads(check(capture, filter=between, interval="1s"))[0]["intervals"]) in (7, 8)
 
 
 @pytest.mark.usefixtures("short_blocks")
@@ -123,7 +137,7 @@ def test_compressed_captures_whole_and_cut(capture: Path, tmp_path: Path, ending
     packed = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.compress}[ending](capture.read_bytes())
     path = tmp_path / f"capture.pcap.{ending}"
     path.write_bytes(packed[: len(packed) - cut])
-    said, warnings, _ = json.loads(check(path))
+    said, warnings, *_ = json.loads(check(path))
     assert bool(warnings) == bool(cut)
     assert said["samples"] > 100
 

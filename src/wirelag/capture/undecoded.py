@@ -1,7 +1,7 @@
 """A capture as blocks of records that are not decoded yet, for a meter that decodes them itself, on all cores.
 
-Law: the records are those of the file, in order; statistics and warnings are the same as if batches were read. Memory:
-one block, and a few pieces of what is decompressed ahead.
+Law: the records are those of the file, in order; statistics and warnings are the same as if batches were read. A block
+stays as it is until the one after the next is read. Memory: two blocks, and a few pieces of what is decompressed ahead.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Undecoded:
         self._threads = threads
         self._block_bytes = threads * BYTES_A_THREAD
         self._offset = 0
+        self._spare = np.empty(0, np.uint8)  # the block before
 
     def __iter__(self) -> Iterator[Records]:
         with self._file.opened() as stream, ExitStack() as stack:
@@ -99,11 +100,12 @@ class Undecoded:
         yield from pieces() if self._threads == 1 else ahead(pieces)
 
     def _make_room(self, records: Records) -> None:
-        """Move what is left to the front, in a block that has room for the next record."""
+        """Move what is left to the front of the other block, with room for the next record."""
         left = records.data[records.start : records.stop]
         room = max(self._block_bytes, records.needed + _LEAST_ROOM)
-        into = records.data if room <= len(records.data) else np.empty(room, np.uint8)
-        into[: len(left)] = left.copy() if into is records.data else left
+        into = self._spare if room <= len(self._spare) else np.empty(room, np.uint8)
+        into[: len(left)] = left
+        self._spare = records.data
         records.data, records.base = into, records.base + records.start
         records.start, records.stop = 0, len(left)
 

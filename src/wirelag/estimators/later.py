@@ -37,10 +37,10 @@ class Later:
                 self._thread = threading.Thread(target=self._run, name="wirelag later", daemon=True)
                 self._thread.start()
 
-    def finish(self) -> None:
-        """Wait until all is done."""
+    def finish(self, but: int = 0) -> None:
+        """Wait until all is done, or all but so many calls."""
         with self._change:
-            self._change.wait_for(lambda: not self._left and not self._at_work)
+            self._change.wait_for(lambda: len(self._left) + self._at_work <= but)
             self._raise()
 
     def end(self) -> None:

@@ -73,14 +73,22 @@ def _kernel_of(estimator: Match, threads: int) -> _kernels.Match:
     )
 
 
+def _counts(kernel: _kernels.Match) -> Counter[str]:
+    return Counter({name: getattr(kernel, name) for name in _COUNTED})
+
+
 class MatchRows:
     """The same for decoded rows: threads match them, each with samples of its own."""
 
-    all_rows = False
+    all_rows, alone = False, False
 
     def __init__(self, estimator: Match, threads: int) -> None:
         self._kernel = _kernel_of(estimator, 1)
         self.sharded = self._kernel.sharded
+        self._counted: Counter[str] = Counter()
+        self._begin(threads)
+
+    def _begin(self, threads: int) -> None:
         self._samples = [Samples() for _ in range(threads)]
         self._tallies = [samples.tally() for samples in self._samples]
 
@@ -90,11 +98,13 @@ class MatchRows:
         self._samples[0].packets += packets
 
     def cut(self, interval: Interval) -> Samples:
-        """All samples."""
-        whole = Samples()
+        """The samples whose response came in this interval; requests without a response stay."""
+        whole, counted = Samples(), _counts(self._kernel)
         for samples in self._samples:
             whole.merge(samples)
-        whole.count(**{name: getattr(self._kernel, name) for name in _COUNTED})
+        whole.count(**{name: n - self._counted[name] for name, n in counted.items()})
+        self._counted = counted
+        self._begin(len(self._samples))
         return whole
 
 
@@ -111,7 +121,7 @@ class MatchMeter:
     def warm_up(self, packets: PacketBatch) -> None:
         """Learn connections and open requests from packets whose samples and counts are not wanted."""
         self.match(packets)
-        self._counted = self._counts()
+        self._counted = _counts(self._kernel)
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Match packets, and add the samples to their groups."""
@@ -147,13 +157,10 @@ class MatchMeter:
         """The samples whose response came in this interval; requests without a response stay."""
         if self._later is not None:
             self._later.finish()
-        counted = self._counts()
+        counted = _counts(self._kernel)
         self._samples.count(**{name: n - self._counted[name] for name, n in counted.items()})
         samples, self._samples, self._counted = self._samples, Samples(), counted
         return samples
-
-    def _counts(self) -> Counter[str]:
-        return Counter({name: getattr(self._kernel, name) for name in _COUNTED})
 
     def cut_last(self, interval: Interval) -> Samples:
         """The same at the end of the input."""

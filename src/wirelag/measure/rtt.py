@@ -295,7 +295,8 @@ def measure_rtt(
 
             sinks.append(stack.enter_context(SampleFile(own_file(samples, packets.names))).add)
         own = timed(settings, sinks) if charts else None
-        result = measured(heard.cuts_of(packets, settings, sinks, progress), heard, packets, settings)
+        cuts = heard.cuts_of(packets, settings, sinks, progress, batches=not isinstance(samples, bool))
+        result = measured(cuts, heard, packets, settings)
     result.samples, result.group_times = kept, own
     return told(result, packets, settings)
 

@@ -87,47 +87,70 @@ class Heard:
         into.add(batch, samples)
 
     def cuts_of(
-        self, packets: Packets, settings: RttSettings, sinks: Sequence[Sink], progress: Progress
+        self, packets: Packets, settings: RttSettings, sinks: Sequence[Sink], progress: Progress, batches: bool = False
     ) -> Iterator[Cut]:
         """The same as `cuts`, with a meter of its own.
 
-        Where nobody else asks for packets, those of a file are decoded and matched at once, on all cores.
+        Packets of one file are decoded and matched at once, on all cores; but a fridge tells only totals like that.
+        `batches`: sinks get samples in the batches of a file, which do not depend on the number of cores.
         """
         from wirelag.capture.files import one_file
         from wirelag.capture.source import Listening
 
         asked = sinks or self.timeline or self.groups is not None or self.connections is not None
-        if not asked and not settings.interval_ns and (file := one_file(packets)):
-            yield self._undecoded(file, settings, progress)
+        at_once = not batches and (settings.method == "match" or not (asked or settings.interval_ns))
+        if at_once and (file := one_file(packets)):
+            yield from self._undecoded(file, settings, self._tell([*sinks]) if asked else None, progress)
             return
         meter = self.meter(settings, sinks, later=not isinstance(packets, Listening))
         yield from self.cuts(meter, progress(packets), settings)
 
-    def _undecoded(self, file: CaptureFile, settings: RttSettings, progress: Progress) -> Cut:
+    def _tell(self, sinks: list[Sink]) -> Sink:
+        """What hands samples to groups and sinks."""
+        sinks = [self.timeline.add, *sinks] if self.timeline else sinks
+        sinks += [self._keep] if self.connections is not None else []
+
+        def tell(batch: PacketBatch, samples: SampleBatch) -> None:
+            if self.groups is not None:
+                tags = self.groups.add(batch, samples.rows, samples.legs, samples.delays_ns)
+                samples = samples._replace(tags=tags)
+            for sink in sinks:
+                sink(batch, samples)
+
+        return tell
+
+    def _undecoded(
+        self, file: CaptureFile, settings: RttSettings, sink: Sink | None, progress: Progress
+    ) -> Iterator[Cut]:
+        from wirelag import _kernels
+        from wirelag.capture.pcap import Pieces
         from wirelag.capture.undecoded import Undecoded
         from wirelag.estimators.records import MOST_THREADS, RecordsMeter
-        from wirelag.packets.intervals import Interval
 
-        threads, whole = min(settings.cores, MOST_THREADS), Interval(0, 0)
-        rows = settings.estimator().rows_meter(threads)
-        meter = RecordsMeter(rows, threads, self.slowest, settings.ranked)
+        threads = min(settings.cores, MOST_THREADS)
+        rows, pieces = settings.estimator().rows_meter(threads), Pieces(_kernels.BATCH_BYTES)
+        meter = RecordsMeter(rows, threads, self.slowest, settings.ranked, sink, pieces.take)
         shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
-        for records in shown(Undecoded(file, meter.read, threads)):
-            meter.observe(records)
-        return whole, rows.cut(whole), None
+        for when in meter.intervals(shown(Undecoded(file, meter.read, threads)), settings.interval_ns):
+            yield when, rows.cut(when), self._open
+            self._next_interval()
 
     def cuts(
         self, meter: MatchMeter | FridgeMeter, batches: Iterable[PacketBatch], settings: RttSettings
     ) -> Iterator[Cut]:
         """The synopsis of each interval, or one of all packets."""
         from wirelag.estimators.drive import cut_by_time
-        from wirelag.synopses.connections import Connections
 
         for when, samples in cut_by_time(meter, batches, settings.interval_ns, self.groups):
             yield when, samples, self._open
-            if self.connections is not None and self._open is not None:
-                self.connections.merge(self._open)
-                self._open = Connections()
+            self._next_interval()
+
+    def _next_interval(self) -> None:
+        from wirelag.synopses.connections import Connections
+
+        if self.connections is not None and self._open is not None:
+            self.connections.merge(self._open)
+            self._open = Connections()
 
     def merge(self, other: Heard) -> None:
         """Add what was heard elsewhere, in packets after these or beside them."""

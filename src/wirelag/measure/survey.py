@@ -80,7 +80,7 @@ class Survey:
         if self.with_ids:
             self.ids = np.union1d(self.ids, packets.packet_id)[:MOST_IDS]
 
-    all_rows, sharded = True, False
+    all_rows, alone, sharded = True, True, False
 
     def observe_rows(self, decoder: _kernels.Decoder, packets: int) -> None:
         """Add what was decoded last."""
@@ -96,8 +96,8 @@ class Survey:
         survey, threads = cls(), min(cores, MOST_THREADS)
         meter = RecordsMeter(survey, threads, Slowest(0))
         shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
-        for records in shown(Undecoded(file, meter.read, threads)):
-            meter.observe(records)
+        for _ in meter.intervals(shown(Undecoded(file, meter.read, threads))):
+            pass
         return survey
 
     def merge(self, other: Survey) -> None:
