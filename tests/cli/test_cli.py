@@ -28,7 +28,7 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("watch --help", set(), 160, 200),
     ("info CAPTURE", {"numpy"}, 91, 232),
     ("rtt CAPTURE", {"numpy"}, 80, 209),
-    ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 90, 214),
+    ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 90, 215),
     ("response CAPTURE", {"numpy"}, 86, 219),
 )
 RARE = {
