@@ -56,7 +56,7 @@ class Decoder {
         s64 longer_than = INT64_MAX;
     };
 
-    explicit Decoder(unsigned threads) : crew(threads), parts(threads), by_thread(threads), kept(threads * shards)
+    explicit Decoder(unsigned threads) : crew(threads), parts(threads), by_thread(threads), kept(threads * shards), orders(threads)
     {
     }
 
@@ -110,8 +110,15 @@ class Decoder {
     std::vector<std::vector<Slowest::Slow>> kept; /* samples by part and shard; each is one thread's at a time */
 
   private:
-    std::vector<Slowest::Slow> in_order(unsigned part) const;
+    /* The samples of a part by their places, in memory that is used again: fresh pages would cost more. */
+    struct alignas(128) InOrder {
+        std::vector<u32> numbers; /* of the sample in each 16 bytes of the block, from 1 */
+        std::vector<Slowest::Slow> all, ordered;
+    };
 
+    const std::vector<Slowest::Slow> &in_order(unsigned part);
+
+    std::vector<InOrder> orders;
     Bytes data;
     const u8 *at = nullptr;
 };

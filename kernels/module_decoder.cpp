@@ -75,24 +75,24 @@ size_t Decoder::samples() const
     return sum;
 }
 
-/* The samples of a part by their places: a record has 16 bytes at least. */
-std::vector<Decoder::Slowest::Slow> Decoder::in_order(unsigned part) const
+/* A record has 16 bytes at least. */
+const std::vector<Decoder::Slowest::Slow> &Decoder::in_order(unsigned part)
 {
     auto [begin, end] = parts.records(part);
-    std::vector<const Slowest::Slow *> places(static_cast<size_t>(end - begin) / 16 + 1);
-    std::vector<Slowest::Slow> found;
-    size_t count = 0;
+    InOrder &order = orders[part];
 
+    order.all.clear();
+    order.ordered.clear();
+    order.numbers.assign(static_cast<size_t>(end - begin) / 16 + 1, 0);
     for (size_t shard = 0; shard < shards; shard++)
         for (const Slowest::Slow &one : kept[part * shards + shard]) {
-            places[static_cast<size_t>(data.data() + one.place - begin) / 16] = &one;
-            count++;
+            order.all.push_back(one);
+            order.numbers[static_cast<size_t>(data.data() + one.place - begin) / 16] = static_cast<u32>(order.all.size());
         }
-    found.reserve(count);
-    for (const Slowest::Slow *one : places)
-        if (one)
-            found.push_back(*one);
-    return found;
+    for (u32 number : order.numbers)
+        if (number)
+            order.ordered.push_back(order.all[number - 1]);
+    return order.ordered;
 }
 
 void Decoder::write_samples(
@@ -107,7 +107,7 @@ void Decoder::write_samples(
         batches.push_back(columns_in(one));
     nb::gil_scoped_release release;
     crew.run([&](unsigned part) {
-        std::vector<Slowest::Slow> mine = in_order(part);
+        const std::vector<Slowest::Slow> &mine = in_order(part);
         size_t first = 0;
 
         for (size_t i = 0; i < part * shards; i++)

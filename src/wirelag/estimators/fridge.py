@@ -284,7 +284,7 @@ class FridgeMeter:
     So every delay has the weight of its own fridges, and the sum stays unbiased.
     """
 
-    all_rows, alone, sharded = True, True, False  # any packet may end a stretch
+    all_rows, apart, sharded = True, True, False  # any packet may end a stretch
 
     def __init__(self, estimator: Fridge) -> None:
         self._estimator = estimator

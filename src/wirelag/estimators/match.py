@@ -80,7 +80,7 @@ def _counts(kernel: _kernels.Match) -> Counter[str]:
 class MatchRows:
     """The same for decoded rows: threads match them, each with samples of its own."""
 
-    all_rows, alone = False, False
+    all_rows, apart = False, False
 
     def __init__(self, estimator: Match, threads: int) -> None:
         self._kernel = _kernel_of(estimator, 1)

@@ -1,8 +1,8 @@
 """A meter for records that are not decoded yet: threads decode them into rows, which a method takes without batches.
 
 Law: what the method finds is what it finds in packet batches. Rows of the slowest samples, or of all if somebody
-asks, are decoded once more, and handed on in the order of the file. A method that one thread works on takes the rows of
-one block while the next one is decoded. Memory: rows and samples of two blocks of records (`capture.undecoded`).
+asks, are decoded once more, and handed on in the order of the file. A method that works apart takes the rows of one
+block while the next one is decoded. Memory: rows and samples of two blocks of records (`capture.undecoded`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RowsMeter(Protocol):
     """A method's meter that takes rows of a decoder."""
 
     all_rows: bool  # or only those that matter to matching
-    alone: bool  # whether one thread takes all rows, in order
+    apart: bool  # whether one thread takes rows, in order, for as long as others decode the next ones
     sharded: bool  # by flow key
 
     def observe_rows(self, decoder: _kernels.Decoder, packets: int) -> None:
@@ -55,7 +55,7 @@ class RecordsMeter:
         sink: Sink | None = None,
         take: Callable[[], Memory] | None = None,
     ) -> None:
-        apart = threads > 1 and meter.alone
+        apart = threads > 1 and meter.apart
         self._meter, self._sink, self._take = meter, sink, take
         self._decoders = [_kernels.Decoder(threads - 1) for _ in range(2)] if apart else [_kernels.Decoder(threads)]
         self._next = cycle(self._decoders)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from wirelag.capture.streams import STANDARD_INPUT
 from wirelag.errors import NoPacketsError, SettingError, WirelagError
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from wirelag.synopses.group_delays import GroupDelays
     from wirelag.twopoint.alignment import Alignment
     from wirelag.twopoint.sketch import Sighting
+
+T = TypeVar("T")
 
 Progress: TypeAlias = "Callable[[Packets], Iterable[PacketBatch]]"
 Relation: TypeAlias = Literal["auto", "none"] | int
@@ -105,6 +109,17 @@ def points_of(sources: Iterable[PathOrFile | list[PathOrFile]], reading: ReadOpt
     return [CapturePoint(files, reading) for files in every]
 
 
+def by_turns(many: Iterable[Iterator[T]]) -> Iterator[T]:
+    """One of each in turn, until none has any left."""
+    left = deque(many)
+    while left:
+        if (found := next(left[0], None)) is None:
+            left.popleft()
+        else:
+            yield found
+            left.rotate(-1)
+
+
 class PointPair:
     """Two points, and what they have in common."""
 
@@ -127,7 +142,7 @@ class PointPair:
         """Find which packets travel from one point to the other, and how the clocks relate; count those of groups."""
         from wirelag.twopoint.alignment import align
 
-        up, down = self._sight(self.up, counted), self._sight(self.down, counted)
+        up, down = self._sight(counted)
         # Both points must hash the same bytes: neither uses more payload than the other has.
         if self._shortest < self.packet_id.prefix:
             self.notes.append(
@@ -135,7 +150,7 @@ class PointPair:
                 f"some packets are captured with no more"
             )
             self.packet_id = replace(self.packet_id, prefix=self._shortest)
-            up, down = self._sight(self.up), self._sight(self.down)
+            up, down = self._sight()
         for point, sighting in ((self.up, up), (self.down, down)):
             if not sighting.packets:
                 raise NoPacketsError(f"{point.name} holds no packets to compare{because(point.read, 'oneway')}")
@@ -143,22 +158,26 @@ class PointPair:
         alignment = align(up, down, names=names, direction=direction, clock=clock, nat=not self.packet_id.flow)
         return alignment, up
 
-    def _sight(self, point: CapturePoint, counted: GroupDelays | None = None) -> Sighting:
+    def _sight(self, counted: GroupDelays | None = None) -> tuple[Sighting, Sighting]:
+        """What both points saw. Batches come by turns, so that both are read ahead; groups are counted in order."""
         from wirelag.packets.batch import Flag
         from wirelag.twopoint.sketch import Sighting
 
-        sighting, short = Sighting(seed=self._seed), 0
-        for batch in point.batches(self.packet_id):
-            sighting.observe(batch)
+        points = self.up, self.down
+        seen, short = (Sighting(seed=self._seed), Sighting(seed=self._seed)), [0, 0]
+        given = [zip(repeat(place), point.batches(self.packet_id)) for place, point in enumerate(points)]
+        for place, batch in chain(*given) if counted is not None else by_turns(given):
+            seen[place].observe(batch)
             if counted is not None:
                 counted.count(batch)
-            short += int(batch.has(Flag.SHORT).sum())
+            short[place] += int(batch.has(Flag.SHORT).sum())
             cut = batch.has(Flag.PREFIX_CUT)
             if cut.any():
                 held = batch.captured_length[cut].astype(int) - batch.payload_offset[cut]
                 self._shortest = max(0, min(self._shortest, int(held.min())))
-        self._note_what_spoils(point, short)
-        return sighting
+        for place, point in enumerate(points):
+            self._note_what_spoils(point, short[place])
+        return seen
 
     def _note_what_spoils(self, point: CapturePoint, short: int) -> None:
         """Warn of cut headers and times out of order, which no method can repair."""

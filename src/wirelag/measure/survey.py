@@ -80,7 +80,7 @@ class Survey:
         if self.with_ids:
             self.ids = np.union1d(self.ids, packets.packet_id)[:MOST_IDS]
 
-    all_rows, alone, sharded = True, True, False
+    all_rows, apart, sharded = True, False, False
 
     def observe_rows(self, decoder: _kernels.Decoder, packets: int) -> None:
         """Add what was decoded last."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -42,7 +43,7 @@ LEAST: Final = 64  # or this many
 Times = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DelaySample:
     """Delays, with send time and the number of packets that each represents."""
 
@@ -141,6 +142,10 @@ class DelaySample:
 
     def over_time(self) -> OverTime | None:
         """How the mean delay varies, in ns."""
+        return self._over_time
+
+    @cached_property
+    def _over_time(self) -> OverTime | None:
         if len(self) < 2:
             return None
         above = (self.delays_ns - self.delays_ns.min()).astype(np.float64)  # an offset would use up a float's digits

@@ -31,6 +31,7 @@ A leg is an index of LEGS, or `NO_LEG`.
 """
 
 NO_LEG: Final = len(LEGS)
+AT_ONCE: Final = 1 << 15
 
 
 class Slowest:
@@ -100,7 +101,11 @@ class Slowest:
         self.add(found)
 
     def of_packets(self, crossed: Crossed) -> None:
-        """Add packets that were seen at both points."""
+        """Add packets that were seen at both points; after the first thousands few are slow enough to be looked at."""
+        for some in crossed.parts(AT_ONCE):
+            self._of_some(some)
+
+    def _of_some(self, crossed: Crossed) -> None:
         chosen = self.candidates(crossed.delays_ns)
         if not len(chosen):
             return

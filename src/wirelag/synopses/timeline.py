@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
-from wirelag.stats.distribution import Distribution
+from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
 from wirelag.synopses.samples import LEGS, SampleBatch
 
 MOST_SLOTS: Final = 300
@@ -27,6 +28,7 @@ class Timeline:
         self._asked = interval_ns is not None
         self._length_ns = interval_ns or 1_000
         self._slots: dict[tuple[int, int], Distribution] = {}  # by place in time, and leg
+        self._memory: dict[int, npt.NDArray[np.uint64]] = {}  # of both legs of a slot, in one piece
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Take in samples."""
@@ -34,19 +36,37 @@ class Timeline:
         first_ns, last_ns = int(times_ns.min()), int(times_ns.max())
         self._make_room(first_ns, last_ns)
         first = first_ns // self._length_ns
+        if last_ns // self._length_ns == first and (memory := self._both_legs(first)) is not None:
+            add_by_leg(memory, samples.delays_ns, samples.weights, samples.legs)  # most batches lie in one slot
+            return
         places = samples.legs.astype(np.int64)
-        if last_ns // self._length_ns > first:  # most batches lie in one slot
+        if last_ns // self._length_ns > first:
             places += (times_ns // self._length_ns - first) * len(LEGS)
         for place in np.flatnonzero(np.bincount(places)).tolist():
             mine = places == place
             weights = None if samples.weights is None else samples.weights[mine]
-            slot = self._slots.setdefault((first + place // len(LEGS), place % len(LEGS)), Distribution())
+            index, leg = first + place // len(LEGS), place % len(LEGS)
+            self._both_legs(index)
+            slot = self._slots.setdefault((index, leg), Distribution())
             slot.add(samples.delays_ns[mine], weights)
+
+    def _both_legs(self, index: int) -> npt.NDArray[np.uint64] | None:
+        """The memory of both legs of a slot, a new one if need be; None if they were merged."""
+        if index not in self._memory and not any((index, leg) in self._slots for leg in range(len(LEGS))):
+            memory = self._memory[index] = np.zeros(len(LEGS) * WORDS, np.uint64)
+            for leg in range(len(LEGS)):
+                self._slots[index, leg] = Distribution(memory[leg * WORDS : (leg + 1) * WORDS])
+        return self._memory.get(index)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is merged: a timeline that travelled is not added to."""
+        return vars(self) | {"_memory": {}}
 
     def merge(self, other: Timeline) -> None:
         """Add the delays of another."""
         if not other._slots:
             return
+        self._memory = {}
         indexes = other._indexes
         self._make_room(min(indexes) * other._length_ns, max(indexes) * other._length_ns)
         longest = max(self._length_ns, other._length_ns)
@@ -68,6 +88,7 @@ class Timeline:
         if factor > 1:
             self._slots = _merged(self._slots, factor)
             self._length_ns *= factor
+            self._memory = {}
 
     def parts(self, leg: str) -> list[tuple[Interval, Distribution]]:
         """The delays of a leg in each part of the time, without gaps; both legs have the same parts.
