@@ -34,6 +34,7 @@ enum wl_flag {
     WL_PPPOE = 1 << 11,
     WL_PREFIX_CUT = 1 << 12,
     WL_UNSIZED = 1 << 13,
+    WL_OPTIONS = 1 << 14,
 };
 
 /* The parts of a packet id. */

@@ -102,6 +102,8 @@ WL_INLINE void wl_extensions(struct wl_cursor *c, struct wl_packet *packet, stru
             length += c->at[1] * (row->protocol == 51 ? 4u : 8u);
         if (!wl_has(c, length))
             break;
+        if (row->protocol == 0 || row->protocol == 60)
+            row->flags |= WL_OPTIONS;
         if (row->protocol == 44 && fragments++ == 0) {
             bits = wl_be16(c->at + 2);
             packet->ip_id = wl_be32(c->at + 4);

@@ -6,9 +6,9 @@
     print(result)
     print(result.quantile(0.99), result.ci95["mean"])
 
-One function for each question: `rtt`, `response`, `oneway`, `flows`, `marking`, `path`, `plan`, `info`, `compare`. Each
-takes captures and returns a `Result`; `to_dict()` is the JSON of the command with the same name. `overview` is the
-command `report`.
+One function for each question: `rtt`, `response`, `oneway`, `flows`, `marking`, `telemetry`, `path`, `plan`, `info`,
+`compare`. Each takes captures and returns a `Result`; `to_dict()` is the JSON of the command with the same name.
+`overview` is the command `report`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from wirelag.measure.response import response
     from wirelag.measure.result import Entry, Result
     from wirelag.measure.rtt import rtt
+    from wirelag.measure.telemetry import telemetry
     from wirelag.packets.batch import Flag, Kind, PacketBatch, PacketId
     from wirelag.packets.filters import Filter
     from wirelag.report import Report
@@ -64,6 +65,7 @@ _HOMES = {
     "rtt": "measure.rtt",
     "run": "measure.loop",
     "simulate": "sim.simulation",
+    "telemetry": "measure.telemetry",
     "Entry": "measure.result",
     "Estimator": "estimators.protocol",
     "Filter": "packets.filters",
@@ -126,6 +128,7 @@ __all__ = [
     "rtt",
     "run",
     "simulate",
+    "telemetry",
 ]
 
 

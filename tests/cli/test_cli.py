@@ -99,7 +99,7 @@ def test_help_shows_basic_options_before_those_of_experts() -> None:
     first = ["Examples:", "Arguments:", "Report:", "Packets:", "Options:"]
     assert titles == [*first, "Many captures:", "Method:", "Exit codes:"]
     whole = command.wirelag("--help").stdout.splitlines()
-    assert len(whole) <= 40
+    assert len(whole) <= 30
     assert max(map(len, whole)) <= 80
 
 

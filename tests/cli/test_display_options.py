@@ -107,6 +107,7 @@ OTHER_COMMANDS = {
     "balance",
     "marking",
     "stamp",
+    "telemetry",
 }  # print no figures, or see below
 MEASURING_OF = {"plan": {"--interval"}, "watch": {"--cores"}}  # of agents that it sets up; of an interface
 FIGURES = (

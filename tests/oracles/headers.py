@@ -23,6 +23,7 @@ COLUMNS = (
 
 IPV6, REVERSE, FRAGMENT, LATER, SHORT, TIMESTAMPS, SACK = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6
 TUNNEL, INNER, VLAN, MPLS, PPPOE, PREFIX_CUT, UNSIZED = 1 << 7, 1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13
+OPTIONS = 1 << 14
 OTHER, TCP, UDP, ICMP, DNS, NTP, QUIC, ESP, WIREGUARD, STAMP = range(10)
 
 MAX_LAYERS = 8
@@ -346,6 +347,8 @@ def extensions(data: bytes, at: int, protocol: int, known: set[int], flags: int)
             fragment = word & 0xFFF9
             flags |= fragment_flags(fragment)
             identification = read(data, at + 4, 4)
+        if protocol in {0, 60}:
+            flags |= OPTIONS
         protocol = data[at]
         at += size
         passed += 1

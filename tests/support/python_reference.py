@@ -20,6 +20,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
 QUESTIONS: tuple[str, ...] = (
     "rtt",
     "response",
+    "telemetry",
     "oneway",
     "flows",
     "marking",

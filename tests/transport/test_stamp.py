@@ -1,6 +1,7 @@
 """STAMP: packets as the RFC has them, a reflector and a sender as two programs, and what they find out."""
 
 import contextlib
+import hmac
 import ipaddress
 import json
 import os
@@ -26,6 +27,7 @@ from wirelag.packets.stamp import UNSYNCHRONISED_PTP
 from wirelag.packets.stamp_session import read_reply, read_request, reply, request
 from wirelag.transport.stamp import Exchange, Reflector, Sent
 
+KEY = bytes(range(65, 97))
 NOW_NS = 1_790_000_000_123_456_789
 SCHEMA = json.loads((SCHEMAS / "stamp.json").read_text())
 TO_1900 = 2_208_988_800
@@ -58,6 +60,54 @@ def test_a_sender_of_twamp_light_gets_its_own_timestamps() -> None:
         assert found is not None
         assert abs(found.replied_ns - NOW_NS - 9000) <= 1
         assert abs(found.received_ns - NOW_NS - 5000) <= 1
+
+
+def test_authenticated_bytes_are_those_of_the_standard() -> None:
+    """RFC 8762, figures 3 and 6: fields by hand, the HMAC by openssl."""
+    asked = request(7, NOW_NS, UNSYNCHRONISED_PTP, session=0xABCD, key=KEY)
+    at = [(ns // 10**9, ns % 10**9) for ns in (NOW_NS + 3000, NOW_NS + 1000, NOW_NS)]
+    fields = struct.pack(">I12xIIHH68x", 7, *at[2], 0x4001, 0xABCD)
+    assert asked == fields + sealed(fields)
+    answered = reply(asked, 3, NOW_NS + 1000, NOW_NS + 3000, 0xC587, ttl=254, key=KEY)
+    fields = struct.pack(">I12xIIHH4xII8x", 3, *at[0], 0xC587, 0xABCD, *at[1])
+    fields += struct.pack(">I12xIIH6xB15x", 7, *at[2], 0x4001, 254)
+    assert answered == fields + sealed(fields)
+    found = read_reply(answered, NOW_NS, KEY)
+    assert found is not None
+    assert (found.sequence, found.request, found.ttl) == (3, 7, 254)
+    assert (found.sent_ns, found.received_ns, found.replied_ns) == (NOW_NS, NOW_NS + 1000, NOW_NS + 3000)
+    for i in range(112):
+        changed = bytearray(answered)
+        changed[i] ^= 1
+        assert read_reply(bytes(changed), NOW_NS, KEY) is None
+    assert read_request(asked, NOW_NS, b"another") is None
+    assert read_request(asked[:100], NOW_NS, KEY) is None
+
+
+def sealed(fields: bytes) -> bytes:
+    if needs.absent("openssl"):
+        return hmac.digest(KEY, fields, "sha256")[:16]
+    words = ["openssl", "dgst", "-sha256", "-mac", "HMAC", "-macopt", f"hexkey:{KEY.hex()}", "-binary"]
+    return subprocess.run(words, input=fields, capture_output=True, check=True).stdout[:16]
+
+
+def test_two_programs_with_a_key(tmp_path: Path) -> None:
+    """Replies come with the same key alone; the rest is counted."""
+    right, wrong = tmp_path / "right.key", tmp_path / "wrong.key"
+    right.write_bytes(KEY + b"\n")
+    wrong.write_bytes(b"another")
+    with reflecting("127.0.0.1:0", "--key-file", str(right)) as (program, port):
+        words = (f"127.0.0.1:{port}", "--every", "1ms", "--count")
+        assert sent(*words, 5, "--key-file", right, "--length", 200)["received"] == 5
+        text = wirelag("stamp", "send", *words, 5, "--key-file", right, "--format", "openmetrics").stdout
+        assert f'wirelag_stamp_received{{key="127.0.0.1 port {port}"}} 5' in text
+        assert "wirelag_stamp_offset_low_seconds" in text
+        assert sent(*words, 3, "--key-file", wrong, "--wait", "50ms")["received"] == 0
+        assert sent(*words, 2, "--wait", "50ms")["received"] == 0
+        program.send_signal(signal.SIGTERM)
+        assert program.communicate()[1].strip() == "10 answered, 5 not authentic"
+    wrong.write_bytes(b" \n")
+    assert "is empty; put a key there" in wirelag("stamp", "send", "::1", "--key-file", wrong, code=2).stderr
 
 
 def test_unknown_tlvs_are_flagged() -> None:

@@ -1,6 +1,7 @@
 """Alternate marking: blocks as their plain twin counts them, and loss and delay of marked captures."""
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import wirelag as api
 from tests.oracles.marking import blocks
+from tests.support.captures import ethernet, ipv6, pcap, udp
 from tests.support.command import wirelag
 from tests.support.places import SCHEMAS
 from wirelag.twopoint.marking import Block, MarkingMeter, PeriodFinder, match
@@ -154,6 +156,29 @@ def test_what_is_refused(
     words: tuple[str, str], says: str, marked: tuple[Path, Path, dict[int, tuple[int, list[int]]]]
 ) -> None:
     assert says in wirelag("marking", *marked[:2], *words, code=2).stderr
+
+
+def test_marks_in_options_of_ipv6(tmp_path: Path) -> None:
+    """The L flag of RFC 9343, in either header and among others; a flow that is monitored, alone."""
+    sent: list[tuple[int, bytes]] = []
+    for i in range(600):
+        flow, colour = 5 + i % 2, i // 100 % 2
+        mark = struct.pack(">BBI", 0x12, 4, flow << 12 | colour << 11)
+        body = bytes([17, 1]) + b"\1\4" + bytes(4) + mark + udp(i.to_bytes(8), (1, 2))
+        sent.append((i, ethernet(ipv6(body, 0 if i % 3 else 60), 0x86DD)))
+    got = [(i + 3, frame) for i, frame in sent if i != 250]
+    plain = (5, ethernet(ipv6(udp(b"x" * 8), 17), 0x86DD))
+    paths = tmp_path / "up.pcap", tmp_path / "down.pcap"
+    for path, frames in zip(paths, (sent, got), strict=True):
+        path.write_bytes(
+            pcap([(10**12 + ms * 10**6, frame, len(frame)) for ms, frame in sorted([*frames, plain])], magic=0xA1B23C4D)
+        )
+    found = json.loads(wirelag("marking", *paths, "--field", "altmark", "--format", "json").stdout)
+    assert [(one["sent"], one["lost"]) for one in found["periods"]] == [(100, 0), (100, 1), (100, 0), (100, 0)]
+    assert found["mean"] == pytest.approx(3e-3)
+    one = json.loads(wirelag("marking", *paths, "--field", "altmark:5", "--format", "json").stdout)
+    assert [(period["sent"], period["lost"]) for period in one["periods"]] == [(50, 0), (50, 1), (50, 0), (50, 0)]
+    assert "is not one of dscp:0" in wirelag("marking", *paths, "--field", "altmark:x", code=2).stderr
 
 
 def test_the_period_is_found_despite_late_packets() -> None:

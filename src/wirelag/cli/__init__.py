@@ -21,15 +21,14 @@ COMMANDS = {
         "info": "Show what is in a capture.",
         "rtt": "Measure round-trip delay.",
         "response": "Measure response latency.",
+        "telemetry": "Read delay and loss that packets carry.",
         "report": "Write one page over many captures.",
     },
-    "Where do packets wait between two points?": {
+    "Where do packets wait: between two points, or in a network?": {
         "oneway": "Measure one-way delay, loss and reordering.",
         "cut": "Write synopses of a capture.",
         "flows": "Measure one-way delay of every flow.",
         "marking": "Measure loss and delay of marked packets.",
-    },
-    "Which part of a network is slow?": {
         "path": "Find the segment that adds the delay.",
         "plan": "Plan where to measure.",
     },
@@ -40,24 +39,20 @@ COMMANDS = {
         "collect": "Collect what agents measure, and serve it.",
         "balance": "Balance connections by response latency.",
     },
-    "Did it get slower? Are the figures right?": {
+    "Did it get slower? Are the figures right? What works here?": {
         "compare": "Compare two reports for what got slower.",
         "simulate": "Simulate captures with known delays.",
         "score": "Compare a report with the truth.",
+        "doctor": "Show what works, and how to mend what does not.",
     },
-    "What works on this machine?": {"doctor": "Show what works, and how to mend what does not."},
 }
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
 _HELP = """\
-Usage: wirelag [OPTIONS] COMMAND ...
+Usage: wirelag COMMAND ...   How late is the network? From packets you have.
 
-How late is the network? Measured from packets you already have.
 {commands}
-Options:
-  --version            Print the version.
-  --completion SHELL   Print a script that completes words in bash, zsh or fish.
-  --manual [COMMAND]   Print a manual page: wirelag --manual rtt | man -l -
-  -h, --help           Show this text, or after a command its examples.
+wirelag COMMAND --help shows examples, --manual COMMAND prints a manual page,
+--completion bash|zsh|fish a script that completes words, --version the version.
 """
 
 
@@ -77,7 +72,7 @@ def app(words: Sequence[str]) -> None:
     if first in NAMES:
         command(first).run(rest)
     elif first in ("-h", "--help"):
-        groups = (f"\n{title}\n{_rows(group)}" for title, group in COMMANDS.items())
+        groups = (f"{title}\n{_rows(group)}" for title, group in COMMANDS.items())
         sys.stdout.write(_HELP.format(commands="".join(groups)))
         sys.exit(0 if words else 2)
     elif first == "--version":
@@ -97,7 +92,7 @@ def app(words: Sequence[str]) -> None:
 
 
 def _rows(group: dict[str, str]) -> str:
-    return "".join(f"  {name:<10}{text}\n" for name, text in group.items())
+    return "".join(f"  {name:<11}{text}\n" for name, text in group.items())
 
 
 def main() -> None:

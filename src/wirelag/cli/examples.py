@@ -46,6 +46,11 @@ EXAMPLES: Final[dict[str, tuple[Example, ...]]] = {
         ("wirelag report monday/ tuesday/ --port 443 -o pages", "a part of their traffic"),
         ("wirelag report captures/ --sla 'server.p99<50ms'", "exit code 3 if any breaks it"),
     ),
+    "telemetry": (
+        ("wirelag telemetry capture.pcap", "delays of hops (IOAM), loss of QUIC connections"),
+        ("wirelag telemetry capture.pcap --timestamps ptp", "routers write nanoseconds"),
+        ("wirelag telemetry capture.pcap --every-port --port 8443", "QUIC on a port of its own"),
+    ),
     "path": (
         ("wirelag path network.json captures/", "which hop adds the delay, from captures at routers"),
         ("wirelag path network.json AB.json BC.json --html path.html", "from reports of segments, with charts"),

@@ -22,7 +22,7 @@ def marking(
     tunnels: Tunnels = False,
     direction: Direction = None,
     field: Annotated[
-        str, Option(metavar="dscp:BIT", help="The bit that is the colour; dscp:0 is the class's lowest.", panel=METHOD)
+        str, Option(metavar="dscp:BIT|altmark[:FLOW]", help="The colour: a bit of the DSCP, or RFC 9343.", panel=METHOD)
     ] = "dscp:0",
     period: Annotated[
         str | None,

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from wirelag.cli.options import METHOD, Output, OutputFormat, check_outputs, one_of
+from wirelag.cli.options import DELAY_FORMATS, METHOD, DelayFormat, Output, check_outputs, one_of
 from wirelag.cli.parser import Argument, Option, UsageError
 from wirelag.cli.run import conclude
-from wirelag.errors import WirelagError
-
-if TYPE_CHECKING:
-    from wirelag.transport.stamp import Net
 
 
 def stamp(
@@ -23,28 +18,38 @@ def stamp(
     count: Annotated[int, Option(metavar="N", help="send: how many packets.", panel=METHOD)] = 100,
     every: Annotated[str, Option(metavar="D", help="send: time between them.", panel=METHOD)] = "100ms",
     wait: Annotated[str, Option(metavar="D", help="send: how long to wait for the last reply.", panel=METHOD)] = "1s",
-    length: Annotated[int, Option(metavar="BYTES", help="send: bytes of UDP payload, 44 to 1472.", panel=METHOD)] = 44,
+    length: Annotated[int, Option(metavar="BYTES", help="send: bytes of UDP payload, up to 1472.", panel=METHOD)] = 0,
     session: Annotated[int, Option(metavar="ID", help="send: identifier of the session (RFC 8972).", panel=METHOD)] = 1,
     allow: Annotated[
         list[str] | None, Option(metavar="NETWORK", help="reflect: whom to answer. Default: everybody.", panel=METHOD)
     ] = None,
-    output_format: OutputFormat = None,
+    key_file: Annotated[
+        str | None, Option(metavar="FILE", help="Authenticate packets by the key in this file.", panel=METHOD)
+    ] = None,
+    output_format: DelayFormat = None,
     output: Output = None,
 ) -> None:
     """Measure to a STAMP reflector, or be one.
 
-    The sender finds round trips, loss in each direction, and bounds of what the clocks differ by (RFC 8762, without
-    authentication; reflectors of TWAMP Light work, too). The reflector answers until it is stopped.
+    The sender finds round trips, loss in each direction, and bounds of what the clocks differ by (RFC 8762; reflectors
+    of TWAMP Light work, too). The reflector answers until it is stopped.
     """
     one_of(role, ("send", "reflect"), "ROLE")
     host, port = _address(address)
+    from wirelag.transport.stamp import Reflector, key_of, networks_of
+
+    key = None if key_file is None else key_of(key_file)
     if role == "reflect":
-        _reflect(host, port, _networks(allow or []))
+        reflector = Reflector(host, port, networks_of(allow or []), key)
+        reflector.run(lambda: print(f"reflecting at {host} port {reflector.port}", flush=True))
+        said = ", ".join(f"{count:,} {what}" for what, count in sorted(reflector.counts.items()))
+        print(said or "no packets", file=sys.stderr)
         return
-    form = check_outputs(output_format, {"-o": output})
+    form = check_outputs(output_format, {"-o": output}, forms=DELAY_FORMATS)
     from wirelag.measure.stamp import stamp as measure
 
-    conclude(measure(host, port, count=count, every=every, wait=wait, length=length, session=session), form, output)
+    asked = measure(host, port, count=count, every=every, wait=wait, length=length, session=session, key=key)
+    conclude(asked, form, output)
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -56,36 +61,3 @@ def _address(text: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"{text!r} is not HOST or HOST:PORT", option="ADDRESS")
     return host, int(port)
-
-
-def _networks(texts: list[str]) -> list[Net]:
-    import ipaddress
-
-    try:
-        return [ipaddress.ip_network(text, strict=False) for text in texts]
-    except ValueError as error:
-        raise UsageError(f"{error}; write 10.0.0.0/8", option="--allow") from None
-
-
-def _reflect(host: str, port: int, allowed: list[Net]) -> None:
-    """Answer until SIGINT or SIGTERM, and say how many packets."""
-    from wirelag.transport.stamp import Reflector
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    reflector = Reflector(host, port, allowed)
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        print(f"reflecting at {host} port {reflector.port}", flush=True)
-        while True:
-            try:
-                reflector.answer()
-            except OSError as error:
-                raise WirelagError(f"{host} port {port}: {error.strerror}") from None
-    except KeyboardInterrupt:
-        said = ", ".join(f"{count:,} {what}" for what, count in sorted(reflector.counts.items()))
-        print(said or "no packets", file=sys.stderr)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        reflector.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -82,6 +82,7 @@ class Collector:
         self.upkeep = Upkeep(store, self.health, self.counted)
         self.inboxes: list[Inbox] = []
         self.recent = Recent()
+        self.exported: deque[tuple[str, dict[str, Any]]] | None = None  # intervals that wait to be sent (push.py)
         self._batches: Batches[Arrived] = Batches()
         self._queued, self._taken = 0, asyncio.Event()  # bytes that wait, and whether some were taken
         self._asked: list[tuple[Inbox, asyncio.Queue[tuple[str, bytes]]]] = []  # asks waiting for each inbox
@@ -311,6 +312,8 @@ class Collector:
                 self.metrics.ready(one.result, now_ns)
             if rank >= Rank.ALONE > before:
                 self.recent.settle(one)
+                if self.exported is not None:
+                    self.exported.append((one.result.segment, one.report))
                 self.metrics.settled(one.result.segment, one.tally, one.result.interval)
                 self._apart.say(one.result.segment, one.tally)
             elif rank == Rank.FIRST and before == Rank.UNSEEN:

@@ -1,7 +1,8 @@
-"""Metrics that the collector sends by itself: Prometheus remote write, OpenTelemetry (OTLP over HTTP).
+"""What the collector sends by itself: metrics by remote write and OpenTelemetry (OTLP over HTTP), intervals by IPFIX.
 
-Laws. What is sent is what /metrics has at that moment. All counts are cumulative: what could not be sent is not sent
-again, because the next time has all of it. A receiver that does not answer delays nothing but the next attempt.
+Laws. Metrics are what /metrics has at that moment. All their counts are cumulative: what could not be sent is not sent
+again, because the next time has all of it. Intervals are sent once, when they are settled; those that could not be sent
+wait, the newest 100,000 of them. A receiver that does not answer delays nothing but the next attempt.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,10 +21,13 @@ from wirelag.collector.metrics import Metrics
 from wirelag.collector.receivers import Receivers
 from wirelag.errors import WirelagError
 from wirelag.render import otlp, remote_write
+from wirelag.render.ipfix import Exporter
 from wirelag.transport import Address
 from wirelag.transport.notices import Notices
 
+Settled = deque[tuple[str, dict[str, Any]]]  # segments and their reports, as the API has them
 PATIENCE_S: Final = 10.0
+MOST_WAITING: Final = 100_000  # intervals
 _MOST_SAID: Final = 300  # characters of a refusal
 
 
@@ -38,19 +42,28 @@ class Push:
     """Sends without end."""
 
     def __init__(
-        self, receivers: Receivers, metrics: Metrics, measured: Callable[[], tuple[Any, ...]], instance: str
+        self,
+        receivers: Receivers,
+        metrics: Metrics,
+        measured: Callable[[], tuple[Any, ...]],
+        instance: str,
+        settled: Settled,
     ) -> None:
-        """`measured`: what families are made from; `instance`: the name of this collector."""
+        """`measured`: what families are made from; `instance`: this collector; `settled`: intervals since the last."""
+        self._settled, self._exporter = settled, Exporter()
+        if receivers.ipfix is not None:
+            self._exporter.domain = receivers.ipfix.domain
         self._to, self._metrics, self._measured, self._instance = receivers, metrics, measured, instance
         self._began_ns = time.time_ns()
 
     async def run(self, counted: Counter[str], notices: Notices) -> None:
         """Send regularly, until cancelled."""
-        for what in ("remote write", "otlp"):
+        for what in ("remote write", "otlp", "ipfix"):
             if getattr(self._to, what.replace(" ", "_")) is not None:
                 counted[f"{what} failed"] += 0  # Prometheus sees no increase of what was not there before
+        sends = ("remote write", self._remote_write), ("otlp", self._otlp), ("ipfix", self._ipfix)
         while True:
-            for what, send in (("remote write", self._remote_write), ("otlp", self._otlp)):
+            for what, send in sends:
                 try:
                     counted[f"{what} requests"] += await asyncio.to_thread(send, self._measured())
                 except Exception as error:  # whatever it is, the next attempt may succeed
@@ -74,6 +87,29 @@ class Push:
         families, natives = self._metrics.families(*given), self._metrics.natives()
         _post(address, otlp.to_otlp(families, natives, resource, self._began_ns, time.time_ns()), otlp.HEADERS)
         return 1
+
+    def _ipfix(self, _: tuple[Any, ...]) -> int:
+        """Send what has been settled; over UDP as one session, over a connection as a session each time."""
+        waiting = list(self._settled)
+        if (target := self._to.ipfix) is None or not waiting:
+            return 0
+        if target.scheme != "ipfix+udp":
+            self._exporter.sequence = 0
+
+        def messages(most: int) -> Iterable[bytes]:
+            self._exporter.most = most
+            return self._exporter.segments(waiting, self._instance)
+
+        target.send(messages)
+        for sent in waiting:  # others may have come, and pushed these out
+            if self._settled[0] is sent:
+                self._settled.popleft()
+        return 1
+
+
+def settled_since() -> Settled:
+    """Where intervals wait."""
+    return deque(maxlen=MOST_WAITING)
 
 
 def _post(address: Address, body: bytes, headers: Mapping[str, str]) -> None:

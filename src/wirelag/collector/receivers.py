@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wirelag.transport import Address
+from wirelag.transport.exports import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,4 +14,5 @@ class Receivers:
 
     remote_write: Address | None = None
     otlp: Address | None = None
+    ipfix: Target | None = None
     every_ns: int = 15 * 10**9

@@ -349,10 +349,12 @@ def _in_use(collector: Collector, settings: Settings, inbox: HttpInbox, visitors
 async def _pushed(settings: Settings, collector: Collector, api: Api) -> None:
     """Send metrics to those who are named in the settings."""
     if settings.push is not None:
-        from wirelag.collector.push import Push
+        from wirelag.collector.push import Push, settled_since
 
-        name = f"{socket.gethostname()}:{settings.port}"
-        await Push(settings.push, collector.metrics, api.measured, name).run(collector.counted, collector.notices)
+        name, settled = f"{socket.gethostname()}:{settings.port}", settled_since()
+        collector.exported = settled if settings.push.ipfix is not None else None
+        push = Push(settings.push, collector.metrics, api.measured, name, settled)
+        await push.run(collector.counted, collector.notices)
 
 
 def _by_agents(ends: Sequence[Ends], running: Settings) -> bool:

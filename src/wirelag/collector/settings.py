@@ -34,6 +34,7 @@ from wirelag.settings import (
 )
 from wirelag.settings import Settings as Read
 from wirelag.transport import Address, loopback
+from wirelag.transport.exports import Target
 from wirelag.transport.quotas import Limits
 
 LISTEN: Final = "127.0.0.1:8321"
@@ -118,6 +119,7 @@ SCHEMA: Final = Schema((
         "sign of life the work of a collector goes to others"),
     Key("push.remote_write", TEXT, None, "also send metrics by Prometheus remote write: `https://HOST/api/v1/write`"),
     Key("push.otlp", TEXT, None, "also send metrics by OpenTelemetry: `https://HOST:4318/v1/metrics`"),
+    Key("push.ipfix", TEXT, None, "also send each interval of each segment as IPFIX: `ipfix+udp://HOST:4739`"),
     Key("push.every", duration("1s", "1h"), "15s", "how often"),
     Key("push.secret_file", PATH, None, "file with the bearer token of the receivers"),
     Key("push.ca", PATH, None, "CA that signed the receivers' certificates", None, "the system's"),
@@ -243,8 +245,8 @@ def _follow(read: Read, names: Mapping[str, str]) -> Follow:
 
 
 def _receivers(read: Read) -> Receivers:
-    if read["push.remote_write"] is None and read["push.otlp"] is None:
-        raise read.wrong("push.otlp", "is missing, and so is push.remote_write: name a receiver")
+    if all(read[f"push.{name}"] is None for name in ("remote_write", "otlp", "ipfix")):
+        raise read.wrong("push.otlp", "is missing, and so are push.remote_write and push.ipfix: name a receiver")
     secret = _text_of(read["push.secret_file"]).strip() if read["push.secret_file"] else None
     found = []
     for name in ("push.remote_write", "push.otlp"):
@@ -252,7 +254,11 @@ def _receivers(read: Read) -> Receivers:
         if url is not None and not url.startswith(("https://", "http://")):
             raise read.wrong(name, "must begin with https://, or http:// within the host")
         found.append(None if url is None else Address(url, secret, read["push.ca"], read["push.insecure"]))
-    return Receivers(found[0], found[1], read["push.every"])
+    try:
+        ipfix = None if read["push.ipfix"] is None else Target.parse(read["push.ipfix"])
+    except ValueError as error:
+        raise read.wrong("push.ipfix", str(error)) from None
+    return Receivers(found[0], found[1], ipfix, read["push.every"])
 
 
 def _nats(read: Read) -> Address:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wirelag.packets.filters import Filter
     from wirelag.twopoint.marking import Block, Colours, Period, Times
 
-FIELDS: Final = tuple(f"dscp:{bit}" for bit in range(6))  # bits of the class; 0 is the lowest
+FIELDS: Final = (*(f"dscp:{bit}" for bit in range(6)), "altmark")  # bits of the class, 0 the lowest; RFC 9343's option
 LEAST_NS: Final = 10**6
 POINTS: Final = ("upstream", "downstream")
 
@@ -123,13 +123,15 @@ def marking(
 ) -> MarkingResult:
     """Measure loss and mean delay between two points, from a colour that packets carry (RFC 9341).
 
-    `field` is the bit that is the colour: "dscp:0" is the lowest of the class. `period` is how long a colour lasts; by
+    `field` is the bit that is the colour: "dscp:0" is the lowest of the class, "altmark" that of IPv6's option (RFC
+    9343), "altmark:7" of the monitored flow 7 alone. `period` is how long a colour lasts; by
     default it is found in the upstream capture. `offset` is what the downstream clock is ahead; clocks must agree
     within half a period. `direction` ("SRC>DST") and `filter` choose the packets that are marked.
     """
-    if field not in FIELDS:
-        raise SettingError("field", f"{field!r} is not one of {', '.join(FIELDS)}")
-    bit, ahead_ns, way = int(field[-1]), 0 if offset is None else offset_ns(offset, "offset"), direction_of(direction)
+    name, _, flow = field.partition(":") if field.startswith("altmark:") else (field, "", "")
+    if name not in FIELDS or (flow and not flow.isdecimal()):
+        raise SettingError("field", f"{field!r} is not one of {', '.join(FIELDS)}, altmark:FLOW")
+    ahead_ns, way = 0 if offset is None else offset_ns(offset, "offset"), direction_of(direction)
     given = None if period is None else duration_ns(period, "period")
     if given is not None and given < LEAST_NS:
         raise SettingError("period", "must be at least 1 ms")
@@ -140,7 +142,7 @@ def marking(
     period_ns = given
     if period_ns is None:
         finder = PeriodFinder()
-        for times, colours in _marked(open_packets(upstream, filter=filter, tunnels=tunnels), bit, way, progress):
+        for times, colours in _marked(open_packets(upstream, filter=filter, tunnels=tunnels), field, way, progress):
             finder.observe(times, colours)
         period_ns = finder.period_ns
         if period_ns is None:
@@ -151,7 +153,7 @@ def marking(
     found: list[list[Block]] = []
     for packets in points:
         meter = MarkingMeter(period_ns)
-        for times, colours in _marked(packets, bit, way, progress):
+        for times, colours in _marked(packets, field, way, progress):
             meter.observe(times, colours)
         found.append(meter.blocks)
     periods, *unmatched = match(found[0], found[1], period_ns, ahead_ns)
@@ -170,15 +172,33 @@ def marking(
     return result
 
 
-def _marked(packets: Packets, bit: int, way: Direction | None, progress: Progress) -> Iterator[tuple[Times, Colours]]:
+def _marked(packets: Packets, field: str, way: Direction | None, progress: Progress) -> Iterator[tuple[Times, Colours]]:
     """Times and colours of the packets that are asked for."""
     import numpy as np
 
     batches: Iterable[PacketBatch] = progress(packets)
     for batch in batches:
-        colours = (batch.dscp >> np.uint8(bit) & np.uint8(1)).astype(np.bool_)
-        chosen = slice(None) if way is None else way.rows(batch)
-        yield batch.time_ns[chosen], colours[chosen]
+        part = batch if way is None else batch[way.rows(batch)]
+        if field.startswith("altmark"):
+            yield _optional(part, field.partition(":")[2])
+        else:
+            yield part.time_ns, (part.dscp >> np.uint8(field[-1]) & np.uint8(1)).astype(np.bool_)
+
+
+def _optional(batch: PacketBatch, flow: str) -> tuple[Times, Colours]:
+    """Times and colours of packets with the option of IPv6: of one monitored flow, or of all."""
+    import numpy as np
+
+    from wirelag.packets.batch import Flag
+    from wirelag.packets.options import mark
+
+    rows, colours = [], []
+    for row in np.flatnonzero(batch.has(Flag.OPTIONS)).tolist():
+        found = mark(batch, row)
+        if found is not None and (not flow or found.flow == int(flow)):
+            rows.append(row)
+            colours.append(found.colour)
+    return batch.time_ns[np.array(rows, np.intp)], np.array(colours, np.bool_)
 
 
 def _together(counts: Sequence[dict[str, int]]) -> dict[str, int]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.result import Result
+from wirelag.packets.stamp_session import least_bytes
 from wirelag.units import Duration, duration_ns, format_duration, within
 
 if TYPE_CHECKING:
@@ -89,7 +90,12 @@ class StampResult(Result):
 
     def rows(self) -> list[dict[str, Any]]:
         plain = self.to_dict()
-        return [{name: plain[name] for name in ("sent", "received", "lost", "mean", "min", "max")}]
+        row = {"key": self.target} | {name: plain[name] for name in ("sent", "received", "lost", "mean", "min", "max")}
+        row |= {f"p{float(q) * 100:g}": value for q, value in plain["quantiles"].items()}
+        row |= dict(zip(("mean_low", "mean_high"), plain["ci95"].get("mean", (None, None)), strict=True))
+        for name in ("offset", "forward", "backward"):
+            row |= {f"{name}_{end}": (plain[name] or {}).get(end) for end in ("low", "high")}
+        return [row]
 
     def parts(self) -> Iterable[dict[str, Any]]:
         return [{name: value for name, value in self.to_dict().items() if name != "command"}]
@@ -129,19 +135,24 @@ def stamp(
     count: int = 100,
     every: Duration = "100ms",
     wait: Duration = "1s",
-    length: int = 44,
+    length: int = 0,
     session: int = 1,
+    key: bytes | None = None,
 ) -> StampResult:
-    """Ask a STAMP reflector, or one of TWAMP Light, `count` times."""
+    """Ask a STAMP reflector, or one of TWAMP Light, `count` times; with a key, in authenticated mode.
+
+    `length` is that of UDP's payload; 0: as short as the standard allows.
+    """
     within(count, 1, 1_000_000, "count")
-    within(length, 44, 1472, "length")
+    if length:
+        within(length, least_bytes(key), 1472, "length")
     within(session, 0, 0xFFFF, "session")
     every_ns, wait_ns = duration_ns(every, "every"), duration_ns(wait, "wait")
     if every_ns < LEAST_EVERY_NS:
         raise SettingError("every", "must be at least 1 ms")
     from wirelag.transport.stamp import ask
 
-    got = ask(host, port, count, every_ns / 1e9, wait_ns / 1e9, length, session)
+    got = ask(host, port, count, every_ns / 1e9, wait_ns / 1e9, length, session, key)
     if got.unreachable and not got.exchanges:
         raise WirelagError(f"{host} port {port}: nothing answers there; start a reflector, or name its port")
     return result_of(got, f"{host} port {port}")

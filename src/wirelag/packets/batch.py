@@ -55,6 +55,7 @@ class Flag(enum.IntFlag):
     PPPOE = 1 << 11
     PREFIX_CUT = 1 << 12
     UNSIZED = 1 << 13
+    OPTIONS = 1 << 14
 
 
 class Kind(enum.IntEnum):

@@ -1,12 +1,16 @@
-"""Test packets of STAMP sessions, there and back, as bytes (RFC 8762, unauthenticated; RFC 8972; TWAMP Light).
+"""Test packets of STAMP sessions, there and back, as bytes (RFC 8762; RFC 8972; TWAMP Light without authentication).
 
 A request has a sequence number, a timestamp, its error estimate and an identifier of the session; a reply has the same
 of the reflector, when the request came, what it said, and its TTL. What follows the standard's 44 bytes is padding or
 TLVs (RFC 8972): a reply repeats it, and flags TLVs that are not known.
+
+With a key, packets have the standard's 112 bytes: the same fields, further apart, and the first half of an HMAC-SHA-256
+of all bytes before it. One whose HMAC does not fit is none.
 """
 
 from __future__ import annotations
 
+import hmac
 import struct
 from typing import Final, NamedTuple
 
@@ -15,6 +19,10 @@ from wirelag.packets.stamp import ERA, FROM_1900_TO_1970, PTP, SECOND, STANDARD_
 LEAST: Final = 14  # bytes of a request of TWAMP Light: sequence number, timestamp, error estimate
 _HEAD: Final = struct.Struct(">I8sHH")
 _REPLY: Final = struct.Struct(">I8sHH8sI8sHxxB3x")
+_SEALED_HEAD: Final = struct.Struct(">I12x8sHH68x")
+_SEALED_REPLY: Final = struct.Struct(">I12x8sHH4x8s8xI12x8sH6xB15x")
+_HMAC: Final = 16
+SEALED_BYTES: Final = _SEALED_HEAD.size + _HMAC
 _TLV: Final = struct.Struct(">BBH")
 PADDING: Final = 1  # the one type of TLV that means the same in a reply
 UNKNOWN, MALFORMED = 0x80, 0x40  # flags of a TLV
@@ -67,35 +75,62 @@ def _is_ptp(estimate: int) -> bool:
     return bool(estimate >> 8 & PTP)
 
 
-def request(sequence: int, sent_ns: int, estimate: int, session: int = 0, length: int = STANDARD_BYTES) -> bytes:
-    """A request of this length; the error estimate says which timestamp it has."""
+def _sealed(packed: bytes, key: bytes) -> bytes:
+    return packed + hmac.digest(key, packed, "sha256")[:_HMAC]
+
+
+def _is_sealed(data: bytes, key: bytes) -> bool:
+    before, seal = data[: SEALED_BYTES - _HMAC], data[SEALED_BYTES - _HMAC : SEALED_BYTES]
+    return len(data) >= SEALED_BYTES and hmac.compare_digest(seal, hmac.digest(key, before, "sha256")[:_HMAC])
+
+
+def least_bytes(key: bytes | None) -> int:
+    """How long packets are at least, with or without authentication."""
+    return STANDARD_BYTES if key is None else SEALED_BYTES
+
+
+def request(
+    sequence: int, sent_ns: int, estimate: int, session: int = 0, length: int = 0, key: bytes | None = None
+) -> bytes:
+    """A request of this length, or as long as it must be; the error estimate says which timestamp it has."""
     stamp = pack_time(sent_ns, _is_ptp(estimate))
-    rest = max(0, length - STANDARD_BYTES)
+    rest = max(0, length - least_bytes(key))
     more = b"" if not rest else _TLV.pack(0, PADDING, rest - 4) + bytes(rest - 4) if rest >= 4 else bytes(rest)
-    return _HEAD.pack(sequence & 0xFFFFFFFF, stamp, estimate, session).ljust(STANDARD_BYTES, b"\0") + more
+    values = sequence & 0xFFFFFFFF, stamp, estimate, session
+    if key is not None:
+        return _sealed(_SEALED_HEAD.pack(*values), key) + more
+    return _HEAD.pack(*values).ljust(STANDARD_BYTES, b"\0") + more
 
 
-def read_request(data: bytes, near_ns: int) -> Request | None:
-    """What a request says; None: it is none."""
-    if len(data) < LEAST:
-        return None
+def _asked(data: bytes, key: bytes | None) -> tuple[int, bytes, int, int]:
+    """Sequence number, timestamp, error estimate and session of a request."""
+    if key is not None:
+        sealed: tuple[int, bytes, int, int] = _SEALED_HEAD.unpack(data[: _SEALED_HEAD.size])
+        return sealed
     sequence, stamp, estimate, session = _HEAD.unpack(data[: _HEAD.size].ljust(_HEAD.size, b"\0"))
-    sent_ns = read_time(stamp, _is_ptp(estimate), near_ns)
-    if sent_ns is None:
+    return sequence, stamp, estimate, session if len(data) >= STANDARD_BYTES else 0
+
+
+def read_request(data: bytes, near_ns: int, key: bytes | None = None) -> Request | None:
+    """What a request says; None: it is none."""
+    if len(data) < LEAST or (key is not None and not _is_sealed(data, key)):
         return None
-    return Request(sequence, sent_ns, estimate, session if len(data) >= STANDARD_BYTES else 0)
+    sequence, stamp, estimate, session = _asked(data, key)
+    sent_ns = read_time(stamp, _is_ptp(estimate), near_ns)
+    return None if sent_ns is None else Request(sequence, sent_ns, estimate, session)
 
 
-def reply(data: bytes, sequence: int, received_ns: int, replied_ns: int, estimate: int, ttl: int) -> bytes:
+def reply(
+    data: bytes, sequence: int, received_ns: int, replied_ns: int, estimate: int, ttl: int, key: bytes | None = None
+) -> bytes:
     """The reply to a request, as long as it, in the timestamps that it has: TWAMP Light knows only NTP's."""
-    asked, stamp, theirs, session = _HEAD.unpack(data[: _HEAD.size].ljust(_HEAD.size, b"\0"))
+    asked, stamp, theirs, session = _asked(data, key)
     ptp = _is_ptp(theirs)
     mine = estimate | PTP << 8 if ptp else estimate & ~(PTP << 8)
     times = pack_time(replied_ns, ptp), pack_time(received_ns, ptp)
-    if len(data) < STANDARD_BYTES:
-        session = 0
-    head = _REPLY.pack(sequence & 0xFFFFFFFF, times[0], mine, session, times[1], asked, stamp, theirs, ttl)
-    return head + _flagged(data[STANDARD_BYTES:])
+    values = sequence & 0xFFFFFFFF, times[0], mine, session, times[1], asked, stamp, theirs, ttl
+    head = _REPLY.pack(*values) if key is None else _sealed(_SEALED_REPLY.pack(*values), key)
+    return head + _flagged(data[least_bytes(key) :])
 
 
 def _flagged(rest: bytes) -> bytes:
@@ -114,11 +149,12 @@ def _flagged(rest: bytes) -> bytes:
     return bytes(made)
 
 
-def read_reply(data: bytes, near_ns: int) -> Reply | None:
+def read_reply(data: bytes, near_ns: int, key: bytes | None = None) -> Reply | None:
     """What a reply says; None: it is none."""
-    if len(data) < STANDARD_BYTES:
+    if len(data) < STANDARD_BYTES or (key is not None and not _is_sealed(data, key)):
         return None
-    sequence, replied, estimate, _, received, asked, sent, theirs, ttl = _REPLY.unpack(data[: _REPLY.size])
+    form = _REPLY if key is None else _SEALED_REPLY
+    sequence, replied, estimate, _, received, asked, sent, theirs, ttl = form.unpack(data[: form.size])
     times = (
         read_time(sent, _is_ptp(theirs), near_ns),
         read_time(received, _is_ptp(estimate), near_ns),

@@ -1,4 +1,4 @@
-"""Flows as IPFIX messages (RFC 7011), for files and collectors; delays by the elements of RFC 9951.
+"""Flows and segments as IPFIX messages (RFC 7011), for files and collectors; delays by the elements of RFC 9951.
 
 Law: a message holds no record before the template of its fields. The sequence number counts data records, those of
 options too. A record holds what is known: one without a delay, or with one that no element can hold (below 0, above
@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from wirelag.render.flow_records import Delays
 
 if TYPE_CHECKING:
     from wirelag.measure.result import Result
-    from wirelag.render.flow_records import Delays, FlowRecord
+    from wirelag.render.flow_records import FlowRecord
 
 
 class Element(NamedTuple):
@@ -42,6 +44,7 @@ OCTETS, PACKETS, PROTOCOL = Element(1, "Q"), Element(2, "Q"), Element(4, "B")
 SOURCE_PORT, DESTINATION_PORT = Element(7, "H"), Element(11, "H")
 SOURCE = {4: Element(8, "4s"), 6: Element(27, "16s")}
 DESTINATION = {4: Element(12, "4s"), 6: Element(28, "16s")}
+SEGMENT, DROPPED = Element(83, ""), Element(133, "Q")  # interfaceDescription, droppedPacketDeltaCount
 FLOW_ID, START_MS, END_MS = Element(148, "Q"), Element(152, "Q"), Element(153, "Q")
 DIRECTION = Element(239, "B")  # biflowDirection
 UPPER, LOWER, LEVEL = Element(336, "d"), Element(337, "d"), Element(338, "d")  # of a confidence interval
@@ -94,6 +97,23 @@ def _delays(delays: Delays | None, packets: int | None) -> dict[Element, int | f
     return found
 
 
+def record_of_segment(segment: str, report: Mapping[str, Any]) -> Record:
+    """An interval of a segment, from its report as the collector's API has it."""
+    name = segment.encode()[:254]
+    values: dict[Element, int | float | bytes] = {
+        START_MS: max(0, round(report["start"] * 1e3)),
+        END_MS: max(0, round(report["end"] * 1e3)),
+        PACKETS: report["received"],
+    }
+    if report["lost"] is not None:
+        values[DROPPED] = round(report["lost"])
+    bounds = report["ci95"].get("mean", (None, None))
+    delays = Delays(report["used"], report["mean"], report["min"], report["max"], *bounds)
+    values |= _delays(delays, report["received"])
+    form = ">" + "".join(element.form for element in values)
+    return (SEGMENT, *values), bytes([len(name)]) + name + struct.pack(form, *values.values())
+
+
 @dataclass
 class Exporter:
     """Makes the messages of one observation domain; it numbers records, and remembers the templates it has sent."""
@@ -110,6 +130,14 @@ class Exporter:
         """The messages of a result: what was observed, then its flows."""
         yield from self.pack([self._about(result)], now_s, scopes=1)
         yield from self.pack(map(record_of, result.flow_records()), now_s)
+
+    def segments(self, intervals: Iterable[tuple[str, Mapping[str, Any]]], name: str) -> Iterator[bytes]:
+        """The messages of intervals of segments, and of the collector that measured them; each time with templates."""
+        self._sent.clear()
+        text = f"wirelag collect: one-way delays, {name}".encode()[:254]
+        about = (DOMAIN, NAME), struct.pack(">IB", self.domain, len(text)) + text
+        yield from self.pack([about], scopes=1)
+        yield from self.pack(record_of_segment(*one) for one in intervals)
 
     def _about(self, result: Result) -> Record:
         """Options of the observation domain: what it is, and how many packets were read and could not be."""

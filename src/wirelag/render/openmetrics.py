@@ -15,7 +15,7 @@ from wirelag.render.rows import COUNTS, TEXTS
 if TYPE_CHECKING:
     from wirelag.measure.result import Result
 
-_QUANTITY: Final = {"rtt": "round_trip", "response": "response", "oneway": "one_way", "flows": "flow"}
+_QUANTITY: Final = {"rtt": "round_trip", "response": "response", "oneway": "one_way", "flows": "flow", "stamp": "stamp"}
 _LABELS: Final = ("scope", "key", "leg", "method")  # what tells rows apart
 _PLAIN: Final = {"confidence", "in_flight"}  # neither a time nor a count of this measurement
 _MOMENTS: Final = ("start", "end")

@@ -36,6 +36,7 @@ COUNTS: Final = {
     *("upgraded", "paths", "probe_hops", "shortest", "longest"),
     *("bytes", "conversations"),
     *("colour",),  # marking
+    *("namespace", "marked"),  # telemetry
     *("server_samples", "client_samples", "response_samples"),
 }
 TRUTHS: Final = {"given", "blamed"}
@@ -50,7 +51,15 @@ COLUMNS: Final = {  # of commands whose results may have no row
     ),
     "info": ("file", "format", "packets", "bytes", "first", "last", "conversations"),
     "marking": ("start", "end", "colour", "sent", "received", "lost", "mean", "mean_low", "mean_high"),
-    "stamp": ("sent", "received", "lost", "mean", "min", "max"),
+    "telemetry": (
+        *("scope", "key", "namespace", "samples", "mean", "adds", "min", "max", "p50", "p90", "p99", "mean_low"),
+        *("mean_high", "packets", "lost", "marked", "upstream", "downstream", "end_to_end", "upstream_low"),
+        *("upstream_high", "downstream_low", "downstream_high", "end_to_end_low", "end_to_end_high"),
+    ),
+    "stamp": (
+        *("key", "sent", "received", "lost", "mean", "min", "max", "p50", "p90", "p99", "mean_low", "mean_high"),
+        *("offset_low", "offset_high", "forward_low", "forward_high", "backward_low", "backward_high"),
+    ),
     "plan": ("upgraded", "router", "given", "paths", "probe_hops", "shortest", "longest", "granularity"),
 }
 

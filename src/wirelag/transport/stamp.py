@@ -1,21 +1,23 @@
 """STAMP over UDP: a reflector that answers test packets, and a sender that asks (RFC 8762).
 
 Packets are timed when the kernel receives them, and just before they are sent. The reflector answers only what is a
-request, from networks that it may answer, and never with more bytes than the standard's 44 or the request's.
+request, from networks that it may answer, and never with more bytes than the standard's 44 or the request's. With a
+key, what has no HMAC of it is not answered.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import select
+import signal
 import socket
 import struct
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from wirelag.errors import WirelagError
+from wirelag.errors import SettingError, WirelagError
 from wirelag.packets.stamp import UNSYNCHRONISED_PTP, error_estimate
 from wirelag.packets.stamp_session import Reply, read_reply, read_request, reply, request
 from wirelag.transport import reason
@@ -57,6 +59,28 @@ def _opened(host: str, port: int, connect: bool) -> socket.socket:
     return opened
 
 
+def key_of(path: str) -> bytes:
+    """The key in a file: its bytes, without white space around them."""
+    try:
+        with open(path, "rb") as file:
+            key = file.read().strip()
+    except OSError as error:
+        raise WirelagError(
+            f"{path}: cannot read ({error.strerror}); name the file of the key with --key-file"
+        ) from None
+    if not key:
+        raise WirelagError(f"{path}: is empty; put a key there, such as the output of: openssl rand -hex 32")
+    return key
+
+
+def networks_of(texts: Sequence[str]) -> list[Net]:
+    """Networks, as people write them."""
+    try:
+        return [ipaddress.ip_network(text, strict=False) for text in texts]
+    except ValueError as error:
+        raise SettingError("allow", f"{error}; write 10.0.0.0/8") from None
+
+
 class _Received(NamedTuple):
     data: bytes
     time_ns: int
@@ -79,7 +103,8 @@ def _receive(opened: socket.socket) -> _Received:
 class Reflector:
     """Answers test packets until it is closed. `counts`: packets by what became of them."""
 
-    def __init__(self, host: str, port: int, allowed: Sequence[Net] = ()) -> None:
+    def __init__(self, host: str, port: int, allowed: Sequence[Net] = (), key: bytes | None = None) -> None:
+        self._key = key
         self._socket = _opened(host, port, connect=False)
         self._allowed = tuple(allowed)
         self._sessions: OrderedDict[tuple[Any, int], int] = OrderedDict()
@@ -90,11 +115,11 @@ class Reflector:
     def answer(self) -> None:
         """Wait for a packet, and answer it if it may be answered."""
         got = _receive(self._socket)
-        asked = read_request(got.data, got.time_ns)
+        asked = read_request(got.data, got.time_ns, self._key)
         if self._allowed and not self._is_allowed(got.sender[0]):
             self.counts["refused"] += 1
         elif asked is None:
-            self.counts["malformed"] += 1
+            self.counts["malformed" if self._key is None else "not authentic"] += 1
         else:
             key = got.sender, asked.session
             number = self._sessions.pop(key, 0)
@@ -103,7 +128,7 @@ class Reflector:
                 self._sessions.popitem(last=False)
             if self.counts["answered"] % 1000 == 999:
                 self._estimate = estimate_now()
-            made = reply(got.data, number, got.time_ns, time.time_ns(), self._estimate, got.ttl)
+            made = reply(got.data, number, got.time_ns, time.time_ns(), self._estimate, got.ttl, self._key)
             self.counts["answered"] += 1  # before its sender can know, who may end this program then
             try:
                 self._socket.sendto(made, got.sender)
@@ -114,6 +139,25 @@ class Reflector:
         address = ipaddress.ip_address(sender.partition("%")[0])
         mapped = getattr(address, "ipv4_mapped", None) or address
         return any(mapped in net for net in self._allowed)
+
+    def run(self, ready: Callable[[], object] = bool) -> None:
+        """Answer until SIGINT or SIGTERM; `ready` is called when these end it."""
+
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            ready()
+            while True:
+                self.answer()
+        except KeyboardInterrupt:
+            pass
+        except OSError as error:
+            raise WirelagError(f"port {self.port}: {reason(error)}") from None
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            self.close()
 
     def close(self) -> None:
         """Stop answering."""
@@ -137,7 +181,16 @@ class Sent(NamedTuple):
     unreachable: bool  # whether the other side said that nobody listens
 
 
-def ask(host: str, port: int, count: int, every_s: float, wait_s: float, length: int, session: int) -> Sent:
+def ask(
+    host: str,
+    port: int,
+    count: int,
+    every_s: float,
+    wait_s: float,
+    length: int,
+    session: int,
+    key: bytes | None = None,
+) -> Sent:
     """Send requests at this pace, and gather replies until `wait_s` after the last; ^C ends it early."""
     estimate, sent = estimate_now(), 0
     found: dict[int, Exchange] = {}
@@ -156,7 +209,7 @@ def ask(host: str, port: int, count: int, every_s: float, wait_s: float, length:
                     if sent == count:
                         break
                     try:
-                        opened.send(request(sent, time.time_ns(), estimate, session, length))
+                        opened.send(request(sent, time.time_ns(), estimate, session, length, key))
                     except ConnectionRefusedError:
                         unreachable = True
                     except OSError as error:
@@ -168,7 +221,7 @@ def ask(host: str, port: int, count: int, every_s: float, wait_s: float, length:
                 except ConnectionRefusedError:
                     unreachable = True
                     continue
-                one = read_reply(got.data, got.time_ns)
+                one = read_reply(got.data, got.time_ns, key)
                 if one is None or one.request >= sent:
                     strange += 1
                 elif one.request in found:
