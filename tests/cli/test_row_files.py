@@ -104,7 +104,6 @@ def test_every_exchange(shared_data: Path, tmp_path: Path) -> None:
     [
         (("oneway", "UP", "DOWN", "--estimator", "lda", "--samples", "F"), "lda sees no single packets"),
         (("oneway", "UP", "DOWN", "--estimator", "rda", "--samples", "F"), "use --estimator join"),
-        (("response", DATA / "response.pcap.gz", "--exchanges", "F"), "needs both directions"),
         (("response", DATA / "response.pcap.gz", "--method", "blind", "--exchanges", "F"), "use --method pairs"),
     ],
 )

@@ -318,7 +318,7 @@ LEG_NOTE: Final = "a leg is the path from the capture point to the server and ba
 
 
 def _asked(entry: Entry, questions: Questions, connections: Connections | None, tag: int | None) -> _Legs:
-    """What questions are put to: each leg, and both together or mixed where that was asked for."""
+    """What questions are put to: each leg, and both together or mixed if asked for."""
     legs = {name: leg.delays for name, leg in entry.legs.items()}
     chosen = entry.report.details["leg"]
     if chosen in ("both", "mixed"):
@@ -358,7 +358,7 @@ class _Entries:
         return type(report)(self._method, "round_trip", packets=report.packets, details=details, **figures)
 
     def small(self, key: str, legs: tuple[Figures | None, ...]) -> Entry:
-        """The entry of a group from the figures of its legs, without its delays; a leg without delays has none."""
+        """The entry of a group from the figures of its legs alone; a leg without delays has none."""
         from wirelag.synopses.samples import LEGS as PLACES
         from wirelag.synopses.samples import report_of_legs
 
@@ -443,7 +443,7 @@ class _Grouped:
         return _shape_only(entry)
 
     def each(self, places: Places) -> Iterator[Entry]:
-        """The entries of groups, the same but for their shapes: figures of small groups are found for many at once."""
+        """The same for many groups, without shapes: figures of small ones are found at once."""
         import numpy as np
 
         from wirelag.synopses.group_delays import AT_ONCE
@@ -496,7 +496,7 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
 
 
 def _doubt_short(intervals: list[Entry], length_ns: int, whole: Entry, total: Samples) -> None:
-    """Widen the 95% intervals of intervals, or take them away, by how slowly delays of the whole change."""
+    """Widen the 95% intervals of intervals, or take them away, by how slowly all delays change."""
     from wirelag.synopses.samples import LEGS as PLACES
 
     alike = {name: total.alike(place) for place, name in enumerate(PLACES)}
