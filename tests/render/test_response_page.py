@@ -15,7 +15,7 @@ import wirelag
 from tests.support import command
 from tests.support.html_pages import HOSTILE, MOST_BYTES, Walk, asked_by_the_page, browse, figures, saved, series
 from tests.support.html_pages import drawn as drawn_in
-from tests.support.places import DATA
+from tests.support.places import DATA, ROOT
 from tests.support.simulated_captures import write_simulation
 from wirelag.estimators.pirate import Pirate
 from wirelag.measure.groups import Groups
@@ -26,7 +26,7 @@ from wirelag.render.html.oneway_charts import MOST_PARTS, SpanEntry
 from wirelag.render.html.page import MOST_BARS
 from wirelag.render.html.response import WAY_OUT, ResponsePage, render_response
 from wirelag.render.html.response_charts import COLOURS, MOST_POINTS, SLOWEST, drawn, height, over_time
-from wirelag.render.response_page import parts_of
+from wirelag.render.response_page import _own, parts_of
 from wirelag.sim import Scenario, simulate
 from wirelag.synopses.epochs import MEANING, REASONS, Epochs
 
@@ -278,3 +278,22 @@ def test_hostile_text_is_escaped(epochs: Epochs, tool: Callable[[str], str], tmp
     shown = browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
     assert "&lt;img src=x onerror=alert(1)&gt;" in drawn_in(shown, "groups")
     assert not re.search(r"<(img|a)[ >][^<]*(onerror|example)", shown)
+
+
+def test_each_server_has_its_own_charts() -> None:
+    """A server of the list shows its own distribution and time line: of its responses, and no others."""
+    result = wirelag.response(str(ROOT / "docs" / "guides" / "data" / "web.pcap.gz"), by="server")
+    shown = [entry for entry in result.groups if entry.report.samples and entry.report.estimator == "pairs"]
+    assert len(shown) > 1
+    own = _own(result, {entry.key for entry in shown})
+    assert own is not None
+    for entry in shown:
+        parts = own(entry)
+        assert sum(delays.samples for _, delays in parts) == entry.report.samples
+        total_ns = sum(delays.sum_ns for _, delays in parts)
+        assert total_ns / entry.report.samples / 1e9 == pytest.approx(entry.report.mean)
+    page = result.to_html()
+    names = re.findall(r'<option value="\d+">([^<]+)</option>', page)
+    assert names == [entry.key for entry in shown[:MOST_BARS]]
+    assert page.count('data-own="') == len(names)
+    assert f'"own-time-{len(names) - 1}"' in page

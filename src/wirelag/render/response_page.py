@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from wirelag.packets.intervals import Interval
 from wirelag.render.html.charts import Intervals, Parts
 from wirelag.render.html.oneway_charts import MOST_PARTS, SpanEntry
-from wirelag.render.html.page import Page, View
+from wirelag.render.html.page import MOST_BARS, Page, View
 from wirelag.render.html.response import ResponsePage, render_pairs, render_response
 from wirelag.render.tables import order_text
 from wirelag.stats.distribution import Distribution
 from wirelag.synopses.epochs import Epochs
+from wirelag.synopses.request_response import Exchanges
 
 if TYPE_CHECKING:
     from wirelag.measure.response import ResponseResult
@@ -51,13 +56,14 @@ def _of_epochs(result: ResponseResult, epochs: Epochs) -> str:
 
 
 def _of_exchanges(result: ResponseResult) -> str:
+    groups = [entry for entry in result.groups if entry.report.samples and entry.report.estimator == "pairs"]
     return render_pairs(
         Page(
             title="Response time",
             subject=result.subject,
             command_line=result.command_line,
             views=[View("", result.total, *_over_time(result))],
-            groups=[entry for entry in result.groups if entry.report.samples and entry.report.estimator == "pairs"],
+            groups=groups,
             order=order_text(result),
             sort=result.sort,
             by=result.by,
@@ -67,6 +73,7 @@ def _of_exchanges(result: ResponseResult) -> str:
             slowest=result.slowest,
             what="responses",
             reason=result.report.reason or "",
+            own=_own(result, {entry.key for entry in groups[:MOST_BARS]}),
         ),
         [
             (entry.key, one.report)
@@ -75,6 +82,29 @@ def _of_exchanges(result: ResponseResult) -> str:
             if one.report.estimator == "pirate"
         ],
     )
+
+
+def _own(result: ResponseResult, shown: Collection[str]) -> Callable[[Entry], Parts] | None:
+    """The response times over time of a group that is shown."""
+    found, times = result.found, [when for when, _ in parts_of(result)]
+    if not isinstance(found, Exchanges) or not times or not result.by:
+        return None
+    groups = {key: part.single for key, part in found.groups(result.by) if key in shown}
+    length_ns = times[0].length_ns
+
+    def own(entry: Entry) -> Parts:
+        if (part := groups.get(entry.key)) is None:
+            return ()
+        delays_ns, places = np.maximum(part.response_ns, 0), part.times_ns // length_ns
+        return [(when, _of(delays_ns[places == when.start_ns // length_ns])) for when in times]
+
+    return own
+
+
+def _of(delays_ns: npt.NDArray[np.int64]) -> Distribution:
+    delays = Distribution()
+    delays.add(delays_ns)
+    return delays.compact()
 
 
 def _over_time(result: ResponseResult) -> tuple[Parts, Intervals]:
