@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from wirelag.collector.sqlite_file import UNCHECKED, as_text, opened, sync_folder
 
-_TABLES: Final = ("series", "messages", "agents", "changes", "facts", "stale", "results")  # in order of rescue
+_TABLES: Final = ("series", "messages", "agents", "changes", "facts", "stale", "blocks", "results")  # in this order
 _BATCH: Final = 10_000  # rows of a transaction
 _FILES: Final = ("", "-wal", "-shm")  # of a store
 _LACKING: Final = {
@@ -85,6 +85,8 @@ def _save(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> int:
         there = {row[1] for row in old.execute(f"pragma table_info({table})")}  # an older version has fewer
     except sqlite3.Error as error:
         _raise_unless_damaged(error)
+        return 0
+    if not there:  # an older version does not have it
         return 0
     columns = [row[1:6:4] for row in new.execute(f"pragma table_info({table})") if row[1] in {*there, "crc"}]
     names = [name for name, _ in columns]
