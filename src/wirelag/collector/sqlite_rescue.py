@@ -27,8 +27,8 @@ from wirelag.collector.sqlite_file import UNCHECKED, as_text, opened, sync_folde
 from wirelag.collector.sqlite_pages import Pages
 from wirelag.collector.store import HOUR_NS, MINUTE_NS
 
-_TABLES: Final = ("series", "messages", "agents", "changes", "facts", "stale", "results")  # in order of rescue
-_RESULT, _MESSAGE = 5 + len(COLUMNS), 7  # values of a row
+_TABLES: Final = ("series", "messages", "agents", "changes", "facts", "stale", "blocks", "results")  # in this order
+_RESULT, _BLOCK, _MESSAGE = 5 + len(COLUMNS), 6, 7  # values of a row
 _BATCH: Final = 10_000  # rows of a transaction
 _FILES: Final = ("", "-wal", "-shm")  # of a store
 _LACKING: Final = {
@@ -98,6 +98,8 @@ def _save(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> int:
     except sqlite3.Error as error:
         _raise_unless_damaged(error)
         return 0
+    if not there:  # an older version does not have it
+        return 0
     columns = [row[1:6:4] for row in new.execute(f"pragma table_info({table})") if row[1] in {*there, "crc"}]
     names = [name for name, _ in columns]
     key = [name for name, place in sorted(columns, key=lambda one: one[1]) if place]
@@ -134,11 +136,11 @@ def _save_unreached(path: str, new: sqlite3.Connection, saved: dict[str, int]) -
             if all(_is_there(new, row) for row in ends):
                 continue
             for row in pages.rows(number):
-                if len(row) == _RESULT and names.is_whole(row):
+                if (table := _table_of(row)) in ("results", "blocks") and names.is_whole(row):
                     saved["series"] += names.name(row)
-                    saved["results"] += _insert(new, "results", row)
+                    saved[table] += _insert(new, table, row)
                     _mark(new, *row[:3])
-                elif len(row) == _MESSAGE and checksum((*row[:3], row[4])) == row[-1]:
+                elif table == "messages" and checksum((*row[:3], row[4])) == row[-1]:
                     saved["messages"] += _insert(new, "messages", row)
         new.execute("commit")
 
@@ -165,14 +167,15 @@ class _Names:
     def _of(self, row: Sequence[Any]) -> tuple[str, str] | None:
         saved = self._saved.get(row[0])
         names = sorted(self._found[row[0]]) if saved is None else [saved]
-        return next((one for one in names if checksum((*one, *row[1:-1])) == row[-1]), None)
+        values = row[1:-1] if len(row) == _RESULT else (*row[1:3], row[4])
+        return next((one for one in names if checksum((*one, *values)) == row[-1]), None)
 
     def is_whole(self, row: Sequence[Any]) -> bool:
-        """Whether a result is."""
+        """Whether a result is, or a block of results."""
         return self._of(row) is not None
 
     def name(self, row: Sequence[Any]) -> int:
-        """Save the name of the series of a result, if it was not; returns how many were saved."""
+        """Save the name of its series, if it was not; returns how many were saved."""
         name = self._of(row)
         if name is None or row[0] in self._saved:
             return 0
@@ -180,24 +183,31 @@ class _Names:
         return _insert(self._new, "series", [row[0], *name])
 
 
+def _table_of(row: list[Any]) -> str:
+    """The table of a row, by its width: results, blocks of them or messages; empty for all others."""
+    if len(row) == _BLOCK and not isinstance(row[4], bytes):
+        return ""
+    return {_RESULT: "results", _BLOCK: "blocks", _MESSAGE: "messages"}.get(len(row), "")
+
+
 def _is_there(new: sqlite3.Connection, row: list[Any]) -> bool:
-    """Whether a row was saved, or is neither a result nor a message by its width."""
-    if len(row) == _RESULT:
-        query, key = "select 1 from results where series = ? and length_ns = ? and start_ns = ?", row[:3]
-    elif len(row) == _MESSAGE:
-        query, key = "select 1 from messages where key = ?", row[:1]
-    else:
+    """Whether a row was saved, or needs not be."""
+    table = _table_of(row)
+    if not table:
         return True
-    return new.execute(query, key).fetchone() is not None
+    key = ["key"] if table == "messages" else ["series", "length_ns", "start_ns"]
+    query = f"select 1 from {table} where {' and '.join(f'{name} = ?' for name in key)}"
+    return new.execute(query, row[: len(key)]).fetchone() is not None
 
 
 def _unnamed(new: sqlite3.Connection) -> Iterator[Sequence[Any]]:
-    """A result of each series without a name."""
-    query, last = "select * from results where series > ? order by series limit 1", -1
-    while (row := new.execute(query, (last,)).fetchone()) is not None:
-        last = row[0]
-        if new.execute("select 1 from series where id = ?", (last,)).fetchone() is None:
-            yield row
+    """A result, or a block of them, of each series without a name."""
+    for table in ("results", "blocks"):
+        query, last = f"select * from {table} where series > ? order by series limit 1", -1
+        while (row := new.execute(query, (last,)).fetchone()) is not None:
+            last = row[0]
+            if new.execute("select 1 from series where id = ?", (last,)).fetchone() is None:
+                yield row
 
 
 def _mark(new: sqlite3.Connection, series: int, length_ns: int, start_ns: int) -> None:
