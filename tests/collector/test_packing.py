@@ -192,6 +192,20 @@ def test_a_damaged_block_is_left_out_and_told(tmp_path: Path) -> None:
         assert len(store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10**6)) == len(SECONDS) - len(FIRST) + 1
 
 
+def test_blocks_are_found_where_no_page_leads_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with closing(SqliteStore(str(path))) as store:
+        fill(store)
+        pack(store)
+        assert rows_left(store) < len(SECONDS) - len(FIRST) + 1
+        whole = given_by(store)
+    data = path.read_bytes()
+    path.write_bytes(data[:100] + bytes(400) + data[500:])
+    with closing(SqliteStore(str(path))) as store:
+        assert store.rescued is not None
+        assert given_by(store) == whole
+
+
 def test_a_store_of_the_version_before_blocks_is_copied_and_gets_them(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     filled(path)

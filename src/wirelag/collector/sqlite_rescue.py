@@ -124,7 +124,7 @@ def _save(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> int:
 
 
 def _save_unreached(path: str, new: sqlite3.Connection, saved: dict[str, int]) -> None:
-    """Copy results and messages that only their own page still has, and sum up again what they are parts of."""
+    """Copy results, blocks and messages that only their own page still has, and sum up again what they are parts of."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         pages = Pages(data)
         names = _Names(pages, new)
@@ -139,7 +139,8 @@ def _save_unreached(path: str, new: sqlite3.Connection, saved: dict[str, int]) -
                 if (table := _table_of(row)) in ("results", "blocks") and names.is_whole(row):
                     saved["series"] += names.name(row)
                     saved[table] += _insert(new, table, row)
-                    _mark(new, *row[:3])
+                    if table == "results":
+                        _mark(new, *row[:3])
                 elif table == "messages" and checksum((*row[:3], row[4])) == row[-1]:
                     saved["messages"] += _insert(new, "messages", row)
         new.execute("commit")
