@@ -13,8 +13,10 @@ from typing import Final, NamedTuple
 from wirelag.packets.stamp import ERA, FROM_1900_TO_1970, PTP, SECOND, STANDARD_BYTES
 
 LEAST: Final = 14  # bytes of a request of TWAMP Light: sequence number, timestamp, error estimate
+LATELY_NS: Final = 60 * SECOND  # a packet that repeats a time since then is a reply
 _HEAD: Final = struct.Struct(">I8sHH")
 _REPLY: Final = struct.Struct(">I8sHH8sI8sHxxB3x")
+_ECHO: Final = slice(28, 36)  # of a reply: when the request was sent; then its error estimate
 _TLV: Final = struct.Struct(">BBH")
 PADDING: Final = 1  # the one type of TLV that means the same in a reply
 UNKNOWN, MALFORMED = 0x80, 0x40  # flags of a TLV
@@ -75,9 +77,21 @@ def request(sequence: int, sent_ns: int, estimate: int, session: int = 0, length
     return _HEAD.pack(sequence & 0xFFFFFFFF, stamp, estimate, session).ljust(STANDARD_BYTES, b"\0") + more
 
 
+def _answers(data: bytes, near_ns: int) -> bool:
+    """Whether a packet is a reply to what was sent here lately, by this clock: it repeats when that was.
+
+    Two reflectors that took replies for requests would answer each other without end, after one forged packet. In a
+    request there are zeros, or padding.
+    """
+    if len(data) < _ECHO.stop + 2 or not any(data[_ECHO]):
+        return False
+    sent_ns = read_time(data[_ECHO], _is_ptp(int.from_bytes(data[_ECHO.stop : _ECHO.stop + 2])), near_ns)
+    return sent_ns is not None and abs(near_ns - sent_ns) <= LATELY_NS
+
+
 def read_request(data: bytes, near_ns: int) -> Request | None:
-    """What a request says; None: it is none."""
-    if len(data) < LEAST:
+    """What a request that came at `near_ns` says; None: it is none, as a reply is not."""
+    if len(data) < LEAST or _answers(data, near_ns):
         return None
     sequence, stamp, estimate, session = _HEAD.unpack(data[: _HEAD.size].ljust(_HEAD.size, b"\0"))
     sent_ns = read_time(stamp, _is_ptp(estimate), near_ns)
