@@ -49,7 +49,7 @@ _OWN: Final = re.compile(rf"\r\n({RUN_HEADER}: ?[!-~]{{1,64}}\r\n)".encode(), re
 
 
 class StreamClient(Client):
-    """The library's client. A message of a stream has an address for its acknowledgement, the broker's own words do not.
+    """The library's client. A message of a stream has an address for its acknowledgement, the broker's words have none.
 
     Otherwise any sender could write a status of the broker into its headers, or what the library cannot parse, and end
     the reading of all messages with it.
