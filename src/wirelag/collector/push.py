@@ -156,7 +156,7 @@ class _Http(urllib.request.HTTPHandler):
         self._connected = connected
 
     def http_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(partial(_on, http.client.HTTPConnection, self._connected), req)  # type: ignore[arg-type]
+        return self.do_open(partial(_on, http.client.HTTPConnection, self._connected), req)
 
 
 class _Https(urllib.request.HTTPSHandler):
@@ -168,7 +168,7 @@ class _Https(urllib.request.HTTPSHandler):
 
     def https_open(self, req: urllib.request.Request) -> Any:
         kind = partial(_on, http.client.HTTPSConnection, self._connected, context=self._trusts)
-        return self.do_open(kind, req)  # type: ignore[arg-type]
+        return self.do_open(kind, req)
 
 
 def _on(
