@@ -67,7 +67,11 @@ def test_the_api_forgets_an_agent_and_its_series(tmp_path: Path) -> None:
     with Running(tmp_path, "--token-file", str(tmp_path / "tokens"), token=TOKEN) as running:
         assert points(running) == ["B"]
         again = recent(2, 50, 4)
-        send(running.url, named(again)[:1], 1, lambda: points(running) == ["A", "B"], TOKEN)
+        other = replace(named(again)[1], point="zürich", segment="zürich>B")  # any printable name will do
+        send(running.url, [named(again)[0], other], 1, lambda: points(running) == ["A", "B", "zürich"], TOKEN)
+        assert running.get("/api/v1/reports", None, segment="zürich>B")[0] == 200
+        assert delete(running, "point=z%C3%BCrich") == 200
+        assert points(running) == ["A", "B"]
 
 
 @pytest.mark.parametrize("encrypted", [False, pytest.param(True, marks=pytest.mark.acceptance)])

@@ -11,7 +11,7 @@ from starlette.types import Message, Scope
 
 from wirelag.collector import replies
 from wirelag.collector.connections import Visitor, Visitors
-from wirelag.collector.replies import MOST, OF_ONE, PIECE, Replies
+from wirelag.collector.replies import METRICS, MOST, OF_ONE, PIECE, Replies
 
 LONG = bytes(range(256)) * (5 * PIECE // 256) + b"end"
 
@@ -102,6 +102,22 @@ def test_few_replies_are_made_at_once() -> None:
         for one in readers:
             one.reads.set()
         await asyncio.gather(*(one.task for one in readers))
+
+    asyncio.run(work())
+
+
+def test_metrics_are_made_in_turn_apart_from_the_api() -> None:
+    """As found: 250 requests of a token of scope metrics at once, and messages of agents waited for half a minute."""
+
+    async def work() -> None:
+        guarded = Replies(Replies(app, Counter()), Counter(), METRICS)
+        greedy = [Reader(guarded, "192.0.2.1", "/metrics") for _ in range(3 * MOST)]
+        page = Reader(guarded, "192.0.2.1")
+        await turns()
+        assert sum(one.status == 200 for one in greedy) == OF_ONE
+        assert page.status == 200
+        for one in (*greedy, page):
+            one.task.cancel()
 
     asyncio.run(work())
 

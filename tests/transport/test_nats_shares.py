@@ -25,6 +25,16 @@ from wirelag.transport.nats import NatsInbox
 from wirelag.transport.nats_streams import MESSAGES, STREAM
 from wirelag.transport.quotas import BURST_S, Limits, Quotas
 
+HEADERS = (  # of E's messages: what a broker says itself, and what the library cannot parse
+    b"NATS/1.0 409 Consumer Deleted\r\n\r\n",
+    b"NATS/1.0 404 No Messages\r\n\r\n",
+    b"NATS/1.0 503\r\n\r\n",
+    b"NATS/1.0 100 Idle Heartbeat\r\n\r\n",
+    b"NATS/1.0\r\nStatus: 409\r\n\r\n",
+    b"NATS/1.0 \xff\xfe\xff\r\n\r\n",
+    b"NATS/1.0\r\n\xff: \xff\r\n\r\n",
+    b"NATS/1.0",
+)
 OLDER = StreamConfig(  # as releases before this limit made it
     name=STREAM, subjects=MESSAGES.subjects, retention=RetentionPolicy.WORK_QUEUE, discard=DiscardPolicy.NEW,
 )  # fmt: skip
@@ -71,6 +81,26 @@ def test_a_flood_of_one_point_does_not_stand_before_others(tmp_path: Path) -> No
         await acknowledge()
         assert inbox.counts["waited for its turn"] == most  # once each
         await asyncio.gather(evil.close(), good.close(), inbox.close())
+
+    at_a_broker(tmp_path, work)
+
+
+def test_no_header_of_a_message_passes_for_the_broker_s_own_words(tmp_path: Path) -> None:
+    """As found: twenty of them, and no message of any point was read any more."""
+
+    async def work(address: Address, client: Client) -> None:
+        await client.jetstream().add_stream(MESSAGES)
+        for number, headers in enumerate(HEADERS):
+            data, sizes = encode(message(number, "E")), (len(headers), len(headers) + len(encode(message(number, "E"))))
+            await client._send_command(b"HPUB wirelag.status.E %d %d\r\n%s%s\r\n" % (*sizes, headers, data))
+        await client.flush()
+        good, inbox, taken = sender(address, "B"), NatsInbox(address), list[int]()
+        await good.send(encode(message(len(HEADERS), "B")), "status-1")
+        await soon(taking(inbox, taken, len(HEADERS) + 1))
+        assert taken == list(range(len(HEADERS) + 1))
+        assert not +inbox.counts
+        assert "B" in inbox._runs._points  # our own header is read
+        await asyncio.gather(good.close(), inbox.close())
 
     at_a_broker(tmp_path, work)
 

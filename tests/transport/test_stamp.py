@@ -187,6 +187,12 @@ def test_two_hosts() -> None:
             found = json.loads(subprocess.check_output([*here, *WIRELAG, "stamp", "send", *words]))
             assert found["received"] == 20
             assert found["offset"]["low"] <= 0 <= found["offset"]["high"]
+        ip("-n", names[0], "route", "add", "198.51.100.0/24", "via", "192.0.2.2")
+        ip("-n", names[1], "route", "add", "prohibit", "198.51.100.0/24")  # as a firewall says it (ICMP)
+        subprocess.run([*there, "sysctl", "-qw", "net.ipv4.ip_forward=1"], check=True)
+        command = [*here, *WIRELAG, "stamp", "send", "198.51.100.1", "--count", "3", "--every", "1ms", "--wait", "50ms"]
+        refused = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "198.51.100.1 port 862: nothing answers there (cannot be reached (No route to host))" in refused.stderr
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
@@ -206,6 +212,20 @@ def test_only_allowed_networks_get_an_answer() -> None:
             sender.recv(100)
     reflector.close()
     assert reflector.counts == {"refused": 1}
+
+
+def test_reflectors_do_not_answer_each_other() -> None:
+    """As found: after one packet with the address of another reflector they did so without end."""
+    one, other = Reflector("127.0.0.1", 0), Reflector("127.0.0.1", 0)
+    for each in (one, other):
+        each._socket.settimeout(10)
+    for asked in (request(0, NOW_NS, 0x4001), struct.pack(">IQH", 9, NOW_NS, 1)):  # ours, and TWAMP Light's
+        other._socket.sendto(asked, ("127.0.0.1", one.port))
+        for each in (one, other, one):  # the time in the first is forged, what the second repeats is not
+            each.answer()
+    for each in (one, other):
+        each.close()
+    assert (one.counts, other.counts) == ({"answered": 2, "malformed": 2}, {"answered": 2})
 
 
 class Losing(Reflector):
@@ -239,6 +259,15 @@ def test_loss_in_each_direction_is_told_apart() -> None:
     assert (found["lost"], found["lost_forward"], found["lost_backward"]) == (10, 6, 4)
 
 
+def test_a_reflector_that_began_anew_does_not_tell_where_packets_were_lost() -> None:
+    """Its numbers start at 0 again at the sixth: it was restarted, or forged packets used up its sessions."""
+    at = [(number, number if number < 5 else number - 5) for number in range(10) if number != 7]
+    replies = [read_reply(reply(request(n, NOW_NS, 0x4001), own, NOW_NS, NOW_NS, 1, 64), NOW_NS) for n, own in at]
+    result = result_of(Sent(10, [Exchange(one, NOW_NS) for one in replies if one is not None], 0, 0), "x")
+    assert (result.lost, result.to_dict()["lost_forward"], result.to_dict()["lost_backward"]) == (1, None, None)
+    assert "began anew" in result.notes[0]
+
+
 def exchange(number: int, there: int, back: int, offset: int) -> Exchange:
     """An exchange with these delays, where the reflector's clock is ahead by `offset` and it takes 50 ns."""
     at = NOW_NS + number * 1000
@@ -252,7 +281,7 @@ def exchange(number: int, there: int, back: int, offset: int) -> Exchange:
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), min_size=1, max_size=30), st.integers(-400, 400))
 def test_bounds_of_the_offset_hold(delays: list[tuple[int, int]], offset: int) -> None:
     exchanges = [exchange(i, there, back, offset) for i, (there, back) in enumerate(delays)]
-    result = result_of(Sent(len(delays), exchanges, 0, 0, False), "x")
+    result = result_of(Sent(len(delays), exchanges, 0, 0), "x")
     assert result.offset is not None
     slack = 1e-12
     assert result.offset[0] - slack <= offset / 1e9 <= result.offset[1] + slack

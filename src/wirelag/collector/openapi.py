@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from wirelag import __version__
+from wirelag.protocol.messages import MOST_TEXT
 from wirelag.report import QUANTILES
 
 LATEST: Final = 4e9  # seconds since 1970, in 2096
@@ -16,7 +17,7 @@ MOST_POINTS: Final = 2000  # that a screen can show
 RESOLUTIONS: Final = ("interval", "minute", "hour")
 Schema = dict[str, Any]
 
-_NAME: Final = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[ -~]+$"}
+_NAME: Final = {"type": "string", "minLength": 1, "maxLength": MOST_TEXT, "pattern": "^[^\\u0000-\\u001f\\u007f]+$"}
 _TIME: Final = {"type": "number", "minimum": 0, "maximum": LATEST}
 _SEGMENT: Final = ("segment", True, _NAME, "The segment's name, A>B for example.")
 _FROM: Final = ("from", False, _TIME, "Not before this time, in seconds since 1970.")
@@ -78,7 +79,7 @@ def _value(name: str, text: str, schema: Schema) -> Any:
         if "enum" in schema and text not in schema["enum"]:
             raise ValueError(f"{name} must be one of {', '.join(schema['enum'])}")
         if "enum" not in schema and not (
-            0 < len(text) <= schema["maxLength"] and text.isascii() and text.isprintable()
+            0 < len(text) <= schema["maxLength"] and text.isprintable()  # as names in messages
         ):
             raise ValueError(f"{name} is not a valid name")
         return text

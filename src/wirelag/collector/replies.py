@@ -1,9 +1,10 @@
 """Long replies, a few at a time: who asks for many of them and reads none costs no memory.
 
 Laws. At most MOST replies of the API are made or under way, and OF_ONE of them to one address; others wait for their
-turn, and get 503 if it does not come. MADE are made at once: that takes several times their size, and the processor,
-which agents need, too. A reply leaves in pieces, the next one when the client has read the last. So a
-reply holds its place until it was read, for REPLY_S at most: then its connection is closed.
+turn, and get 503 if it does not come. The same holds for /metrics, apart: who reads one keeps nobody from the other.
+MADE are made at once: that takes several times their size, and the processor, which agents need, too. A reply leaves
+in pieces, the next one when the client has read the last. So a reply holds its place until it was read, for REPLY_S at
+most: then its connection is closed.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ MADE: Final = 2
 TURN_S: Final = 10.0
 REPLY_S: Final = 60.0
 PIECE: Final = 64 << 10  # bytes
-PREFIX: Final = "/api/"
+PREFIX, METRICS = "/api/", "/metrics"
 ENDLESS: Final = ("/api/v1/events",)  # listeners.py bounds these
 
 
 class Replies:
-    """Passes requests on to `app`, in turn."""
+    """Passes requests on to `app`, those whose path begins with `prefix` in turn."""
 
-    def __init__(self, app: ASGIApp, counted: Counter[str]) -> None:
-        self._app, self._counted = app, counted
+    def __init__(self, app: ASGIApp, counted: Counter[str], prefix: str = PREFIX) -> None:
+        self._app, self._counted, self._prefix = app, counted, prefix
         self._of: Counter[str] = Counter()  # replies by address
         self._ended, self._made = asyncio.Condition(), asyncio.Semaphore(MADE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
-        if scope["type"] != "http" or not scope["path"].startswith(PREFIX) or scope["path"] in ENDLESS:
+        if scope["type"] != "http" or not scope["path"].startswith(self._prefix) or scope["path"] in ENDLESS:
             await self._app(scope, receive, send)
             return
         address = str((scope.get("client") or ("",))[0])

@@ -52,7 +52,7 @@ try:
     from wirelag.collector.metrics import InUse
     from wirelag.collector.objectives import Objectives
     from wirelag.collector.overview import Overview, Sites
-    from wirelag.collector.replies import Replies
+    from wirelag.collector.replies import METRICS, Replies
     from wirelag.collector.requests import NamedProtocol
     from wirelag.collector.store import Store, StoreUnavailable
     from wirelag.collector.stores import name_of, opened, shown
@@ -206,7 +206,8 @@ def application(collector: Collector, settings: Settings, inbox: HttpInbox, desk
     pages = [Route("/", _page), Route("/assets/{name}", _asset)]
     app = Starlette(routes=[*pages, *api.routes(), *inbox.routes()])
     told = desk.admit, desk.refused, desk.opened, desk.is_strange
-    return Guard(Replies(app, collector.counted), settings.tokens, settings.certificate is not None, *told), api
+    in_turn = Replies(Replies(app, collector.counted), collector.counted, METRICS)
+    return Guard(in_turn, settings.tokens, settings.certificate is not None, *told), api
 
 
 async def _page(request: Request) -> Response:

@@ -153,8 +153,11 @@ def stamp(
     from wirelag.transport.stamp import ask
 
     got = ask(host, port, count, every_ns / 1e9, wait_ns / 1e9, length, session, key)
-    if got.unreachable and not got.exchanges:
-        raise WirelagError(f"{host} port {port}: nothing answers there; start a reflector, or name its port")
+    if got.refused and not got.exchanges:
+        raise WirelagError(
+            f"{host} port {port}: nothing answers there ({got.refused}); start a reflector, name its port, or let its "
+            f"packets pass"
+        )
     return result_of(got, f"{host} port {port}")
 
 
@@ -166,7 +169,9 @@ def result_of(got: Sent, target: str) -> StampResult:
     result = StampResult(target, got.requests, trips, forward, backward, _lost_forward(got))
     result.duplicates, result.strange = got.duplicates, got.strange
     if result.lost and result.lost_forward is None:
-        result.notes.append("the reflector repeats sequence numbers: which way packets were lost is not known")
+        result.notes.append(
+            "the reflector repeats sequence numbers, or began anew: which way packets were lost is not known"
+        )
     if result.strange:
         result.notes.append(f"{result.strange:,} packets were no replies to this session")
     if result.offset is not None:
@@ -180,10 +185,14 @@ def result_of(got: Sent, target: str) -> StampResult:
 
 
 def _lost_forward(got: Sent) -> int | None:
-    """Requests that did not arrive, as the reflector's own numbers tell; None if it has none."""
+    """Requests that did not arrive, as the reflector's own numbers tell.
+
+    None if it has none, or began anew: it was restarted, or had too many sessions.
+    """
     if len(got.exchanges) == got.requests:
         return 0
     gaps = [one.reply.request - one.reply.sequence for one in got.exchanges]
     if not gaps or not any(gaps):
         return None
-    return max(0, max(gaps) - min(0, *gaps))
+    found = max(0, max(gaps) - min(0, *gaps))
+    return found if found <= got.requests - len(got.exchanges) else None

@@ -17,12 +17,14 @@ from typing import Final, NamedTuple
 from wirelag.packets.stamp import ERA, FROM_1900_TO_1970, PTP, SECOND, STANDARD_BYTES
 
 LEAST: Final = 14  # bytes of a request of TWAMP Light: sequence number, timestamp, error estimate
+LATELY_NS: Final = 60 * SECOND  # a packet that repeats a time since then is a reply
 _HEAD: Final = struct.Struct(">I8sHH")
 _REPLY: Final = struct.Struct(">I8sHH8sI8sHxxB3x")
 _SEALED_HEAD: Final = struct.Struct(">I12x8sHH68x")
 _SEALED_REPLY: Final = struct.Struct(">I12x8sHH4x8s8xI12x8sH6xB15x")
 _HMAC: Final = 16
 SEALED_BYTES: Final = _SEALED_HEAD.size + _HMAC
+_ECHO, _SEALED_ECHO = slice(28, 36), slice(64, 72)  # of a reply: when the request was sent; then its error estimate
 _TLV: Final = struct.Struct(">BBH")
 PADDING: Final = 1  # the one type of TLV that means the same in a reply
 UNKNOWN, MALFORMED = 0x80, 0x40  # flags of a TLV
@@ -111,9 +113,22 @@ def _asked(data: bytes, key: bytes | None) -> tuple[int, bytes, int, int]:
     return sequence, stamp, estimate, session if len(data) >= STANDARD_BYTES else 0
 
 
+def _answers(data: bytes, near_ns: int, key: bytes | None) -> bool:
+    """Whether a packet is a reply to what was sent here lately, by this clock: it repeats when that was.
+
+    Two reflectors that took replies for requests would answer each other without end, after one forged packet. In a
+    request there are zeros, or padding.
+    """
+    echo = _ECHO if key is None else _SEALED_ECHO
+    if len(data) < echo.stop + 2 or not any(data[echo]):
+        return False
+    sent_ns = read_time(data[echo], _is_ptp(int.from_bytes(data[echo.stop : echo.stop + 2])), near_ns)
+    return sent_ns is not None and abs(near_ns - sent_ns) <= LATELY_NS
+
+
 def read_request(data: bytes, near_ns: int, key: bytes | None = None) -> Request | None:
-    """What a request says; None: it is none."""
-    if len(data) < LEAST or (key is not None and not _is_sealed(data, key)):
+    """What a request that came at `near_ns` says; None: it is none, as a reply is not."""
+    if len(data) < LEAST or _answers(data, near_ns, key) or (key is not None and not _is_sealed(data, key)):
         return None
     sequence, stamp, estimate, session = _asked(data, key)
     sent_ns = read_time(stamp, _is_ptp(estimate), near_ns)

@@ -39,7 +39,7 @@ try:
     from nats.js.errors import APIError, NoStreamResponseError
 
     from wirelag.transport.lease import Lease
-    from wirelag.transport.nats_streams import ASKED, ASKS, HEADERS, MESSAGES, STREAM, bound, ensure
+    from wirelag.transport.nats_streams import ASKED, ASKS, HEADERS, MESSAGES, STREAM, StreamClient, bound, ensure
 except ImportError:
     raise MissingExtraError("NATS") from None
 
@@ -167,7 +167,7 @@ class Line:
         await self._hang_up()
 
     async def _connect(self) -> Client:
-        client, self._lost, self._said = Client(), asyncio.Event(), ""
+        client, self._lost, self._said = StreamClient(), asyncio.Event(), ""
         lost = self._lost
 
         async def end() -> None:

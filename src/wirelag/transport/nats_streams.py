@@ -1,18 +1,22 @@
-"""The streams that a NATS broker keeps for wirelag.
+"""The streams that a NATS broker keeps for wirelag, and how messages are read from them.
 
-Law: a stream that is full accepts no more, and a point that has its share there neither; agents keep the rest.
+Laws. A stream that is full accepts no more, and a point that has its share there neither; agents keep the rest. Of a
+message's headers only ours is read: the library takes others for what the broker itself says.
 """
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import Final
 
+from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, RetentionPolicy, StreamConfig
 from nats.js.client import JetStreamContext
 from nats.js.errors import APIError, NotFoundError
 
 from wirelag.protocol.messages import MOST_BYTES
+from wirelag.transport.http import RUN_HEADER
 
 STREAM: Final = "WIRELAG"
 ASKS: Final = "WIRELAG_ASKS"
@@ -41,6 +45,21 @@ ASKED: Final = StreamConfig(
     max_age=600,
     max_msg_size=MOST_BYTES + HEADERS,
 )
+_OWN: Final = re.compile(rf"\r\n({RUN_HEADER}: ?[!-~]{{1,64}}\r\n)".encode(), re.IGNORECASE)
+
+
+class StreamClient(Client):
+    """The library's client. A message of a stream has an address for its acknowledgement, the broker's words have none.
+
+    Otherwise any sender could write a status of the broker into its headers, or what the library cannot parse, and end
+    the reading of all messages with it.
+    """
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        if headers and reply:
+            own = _OWN.search(headers)
+            headers = b"NATS/1.0\r\n" + own[1] + b"\r\n" if own is not None else b""
+        await super()._process_msg(sid, subject, reply, data, headers)
 
 
 async def ensure(context: JetStreamContext, config: StreamConfig) -> None:

@@ -178,7 +178,7 @@ class Sent(NamedTuple):
     exchanges: list[Exchange]
     duplicates: int
     strange: int  # packets that are no reply to a request of this session
-    unreachable: bool  # whether the other side said that nobody listens
+    refused: str = ""  # what the network said last, such as that nobody listens there
 
 
 def ask(
@@ -191,11 +191,14 @@ def ask(
     session: int,
     key: bytes | None = None,
 ) -> Sent:
-    """Send requests at this pace, and gather replies until `wait_s` after the last; ^C ends it early."""
+    """Send requests at this pace, and gather replies until `wait_s` after the last; ^C ends it early.
+
+    What the network says of a packet (ICMP) ends nothing: anyone can forge it, and the next one may pass.
+    """
     estimate, sent = estimate_now(), 0
     found: dict[int, Exchange] = {}
     duplicates = strange = 0
-    unreachable = False
+    refused = ""
     with _opened(host, port, connect=True) as opened:
         begin = time.monotonic()
         end = begin + (count - 1) * every_s + wait_s
@@ -210,16 +213,14 @@ def ask(
                         break
                     try:
                         opened.send(request(sent, time.time_ns(), estimate, session, length, key))
-                    except ConnectionRefusedError:
-                        unreachable = True
-                    except OSError as error:
-                        raise WirelagError(f"{host} port {port}: {reason(error)}") from None
+                    except OSError as error:  # also of the packet before
+                        refused = reason(error)
                     sent += 1
                     continue
                 try:
                     got = _receive(opened)
-                except ConnectionRefusedError:
-                    unreachable = True
+                except OSError as error:
+                    refused = reason(error)
                     continue
                 one = read_reply(got.data, got.time_ns, key)
                 if one is None or one.request >= sent:
@@ -230,4 +231,4 @@ def ask(
                     found[one.request] = Exchange(one, got.time_ns)
         except KeyboardInterrupt:
             pass
-    return Sent(sent, [found[number] for number in sorted(found)], duplicates, strange, unreachable)
+    return Sent(sent, [found[number] for number in sorted(found)], duplicates, strange, refused)
