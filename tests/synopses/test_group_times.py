@@ -1,11 +1,14 @@
 """Delays of groups over time: close to those of all samples, in bounded memory."""
 
+import pickle
+
 import numpy as np
 import pytest
 
 from tests.oracles.group_times import NaiveGroupTimes
 from wirelag import _kernels
 from wirelag.packets.batch import COLUMNS, PacketBatch
+from wirelag.stats.distribution import Distribution
 from wirelag.synopses import group_times
 from wirelag.synopses.group_times import MOST_SLOTS, GroupTimes
 from wirelag.synopses.samples import SampleBatch
@@ -88,3 +91,15 @@ def test_counts_are_those_of_the_twin_however_they_are_split(most_cells: int, mo
                 if kernel.counts(tag, slot, out):
                     found[tag, slot] = {int(place): int(out[place]) for place in np.flatnonzero(out)}
         assert found == naive.cells
+
+
+def test_distributions_to_read_are_those_of_their_delays() -> None:
+    counts, rng = np.zeros(group_times.BINS, np.uint32), np.random.default_rng(3)
+    for first in (0, 30, 48, 200, group_times.BINS - 1):
+        counts[first:] = rng.integers(0, 2**20, group_times.BINS - first) * rng.integers(0, 2, group_times.BINS - first)
+        counts[:first] = 0
+        counts[first] = 2**20 - 1
+        found, whole, held = group_times._distribution(counts), Distribution(), np.flatnonzero(counts)
+        whole.add(group_times.MIDDLES_NS[held], counts[held].astype(np.int64))
+        assert pickle.dumps(found) == pickle.dumps(whole)
+        assert [found.quantile_ns(q) for q in (0, 0.5, 1)] == [whole.quantile_ns(q) for q in (0, 0.5, 1)]

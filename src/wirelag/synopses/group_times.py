@@ -11,11 +11,12 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
-from wirelag.stats.distribution import Distribution
+from wirelag.stats.distribution import Distribution, bin_of
 from wirelag.synopses.samples import LEGS, SampleBatch
 
 MOST_SLOTS: Final = 120
@@ -23,6 +24,8 @@ MOST_CELLS: Final = 1 << 15
 PER_OCTAVE: Final = 8
 BINS: Final = _kernels.EIGHTHS
 MIDDLES_NS: Final = np.rint(2.0 ** ((np.arange(BINS) + 0.5) / PER_OCTAVE)).astype(np.int64)
+_FINE: Final = np.array([bin_of(ns) for ns in MIDDLES_NS.tolist()])  # their bins in a distribution
+_APART: Final = 6 * PER_OCTAVE  # from here on no two of them are in one bin
 _NO_WEIGHTS: Final = np.empty(0, np.int64)
 
 
@@ -65,8 +68,20 @@ class GroupTimes:
         ]
 
 
-def _distribution(counts: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> Distribution:
-    found, held = Distribution(), np.flatnonzero(counts)
-    if len(held):
+def _distribution(counts: npt.NDArray[np.uint32]) -> Distribution:
+    """Delays to read, each in the middle of its eighth of an octave."""
+    held = np.flatnonzero(counts)
+    if len(held) and held[0] < _APART:
+        found = Distribution()
         found.add(MIDDLES_NS[held], counts[held].astype(np.int64))
-    return found
+        return found
+    delays, weights = MIDDLES_NS[held].tolist(), counts[held].tolist()
+    sums = [len(held), sum(weights)]
+    for total in (
+        sum(weight * ns for weight, ns in zip(weights, delays, strict=True)),
+        sum(weight * ns * ns for weight, ns in zip(weights, delays, strict=True)),
+    ):
+        sums += [total & 2**64 - 1, total >> 64]
+    ends = [delays[0], delays[-1]] if delays else [0, 0]
+    columns = np.array([weights, [weight * weight for weight in weights]], np.uint64)
+    return Distribution.of_bins(_FINE[held], columns, np.array([*sums, *ends], np.uint64))
