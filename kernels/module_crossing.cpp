@@ -158,36 +158,36 @@ class Cache {
     {
         return ids.size();
     }
-    void clear()
+    /* Ids, times and words of the kept packets, in order of arrival; the cache is then empty, and its level 0. */
+    nb::object take()
     {
+        nb::object taken = nb::make_tuple(handed_over(ids), handed_over(times_ns), handed_over(about));
+
         ids.clear();
         times_ns.clear();
         about.clear();
         raised = 0;
-    }
-
-    nb::object entries() const
-    {
-        auto copied_ids = unfilled<u64>(ids.size());
-        auto copied_times = unfilled<s64>(ids.size());
-
-        std::copy(ids.begin(), ids.end(), copied_ids.get());
-        std::copy(times_ns.begin(), times_ns.end(), copied_times.get());
-        return nb::make_tuple(to_numpy(std::move(copied_ids), ids.size()), to_numpy(std::move(copied_times), ids.size()));
-    }
-
-    /* The words about the kept packets, one packet after the other. */
-    Filled<u64> about_entries() const
-    {
-        auto copied = unfilled<u64>(about.size());
-
-        std::copy(about.begin(), about.end(), copied.get());
-        return to_numpy(std::move(copied), about.size());
+        return taken;
     }
 
   private:
     using Words = nb::ndarray<const u64, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-    static constexpr size_t most_about = 8;
+    static constexpr size_t most_about = 8, few = 1 << 16;
+
+    /* A few values are copied, since their memory is used again; many are given away: to copy them costs more. */
+    template <typename T> static Filled<T> handed_over(std::vector<T> &values)
+    {
+        if (values.size() <= few) {
+            auto copied = unfilled<T>(values.size());
+
+            std::copy(values.begin(), values.end(), copied.get());
+            return to_numpy(std::move(copied), values.size());
+        }
+        auto *given = new std::vector<T>(std::move(values));
+        nb::capsule owner(given, [](void *all) noexcept { delete static_cast<std::vector<T> *>(all); });
+
+        return Filled<T>(given->data(), {given->size()}, owner);
+    }
 
     u64 capacity, key;
     size_t about_words;
@@ -561,9 +561,8 @@ void add_crossing(nb::module_ &m)
         .def(nb::init<u64, u64, size_t>(), "capacity"_a, "seed"_a, "about_words"_a = 0)
         .def("observe", &Cache::observe, "ids"_a, "times_ns"_a, "about"_a = nb::none(),
             "Add packets; about: words about each, that stay with it.")
-        .def("entries", &Cache::entries, "Ids and times of the kept packets, in order of arrival.")
-        .def("about", &Cache::about_entries, "The words about them.")
-        .def("clear", &Cache::clear, "Remove all entries and reset the level to 0.")
+        .def(
+            "take", &Cache::take, "Ids and times of the kept packets, in order of arrival, and words about them; it is then empty.")
         .def("__len__", &Cache::size)
         .def_prop_ro("level", &Cache::level);
 }

@@ -89,13 +89,13 @@ def test_a_cache_follows_the_law_for_any_split(rows: list[tuple[int, int]], capa
     for _ in range(2):
         cache.observe(*columns(rows[:cut]))
         cache.observe(*columns(rows[cut:]))
-        ids, times_ns = cache.entries()
         level, entries = kept(rows, capacity, seed)
         assert (cache.level, len(cache)) == (level, len(entries))
+        ids, times_ns, about = cache.take()
         assert list(zip(ids.tolist(), times_ns.tolist(), strict=True)) == entries
-        cache.clear()
+        assert not len(about)
         assert (cache.level, len(cache)) == (0, 0)
-        assert [len(column) for column in cache.entries()] == [0, 0]
+        assert [len(column) for column in cache.take()] == [0, 0, 0]
 
 
 def unmixed(y: int) -> int:
@@ -123,9 +123,24 @@ def test_a_large_cache_holds_its_share() -> None:
     cache.observe(ids, np.arange(len(ids)))
     share = (_kernels.coins(ids, 8, 1) >> np.uint64(64 - cache.level)) == 0
     assert cache.level > 0
-    assert (cache.entries()[0] == ids[share]).all()
-    assert (cache.entries()[1] == np.flatnonzero(share)).all()
     assert len(cache) <= 5000
+    found, times_ns, _ = cache.take()
+    assert (found == ids[share]).all()
+    assert (times_ns == np.flatnonzero(share)).all()
+
+
+def test_what_a_cache_gave_away_stays_as_it_was() -> None:
+    ids = np.random.default_rng(4).integers(0, ALL, 70_000, np.uint64, endpoint=True)
+    cache = _kernels.Cache(1 << 20, 8, 1)
+    for turn in range(2):
+        cache.observe(ids + np.uint64(turn), np.arange(len(ids)), ids.reshape(-1, 1))
+        taken = cache.take()
+        cache.observe(ids[:9], np.arange(9), ids[:9].reshape(-1, 1))
+        assert [len(column) for column in cache.take()] == [9, 9, 9]
+        assert all(
+            (column == expected).all()
+            for column, expected in zip(taken, (ids + np.uint64(turn), np.arange(len(ids)), ids), strict=True)
+        )
 
 
 # ---- copies and join ----

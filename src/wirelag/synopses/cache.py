@@ -140,12 +140,10 @@ class CacheMeter:
 
     def cut(self, interval: Interval) -> Cached:
         """The contents of the cache, which is then emptied."""
-        ids, times_ns = self._kernel.entries()
-        about = None if self._about is None else self._kernel.about().reshape(-1, self._about.words)
-        cached = Cached(ids, times_ns, self._kernel.level, self._packets, self._seed, about)
-        self._kernel.clear()
-        self._packets = 0
-        return cached
+        level, packets, self._packets = self._kernel.level, self._packets, 0
+        ids, times_ns, words = self._kernel.take()
+        about = None if self._about is None else words.reshape(-1, self._about.words)
+        return Cached(ids, times_ns, level, packets, self._seed, about)
 
 
 def survives(ids: Ids, seed: int, level: int) -> npt.NDArray[np.bool_]:
