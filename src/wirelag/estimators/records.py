@@ -30,6 +30,8 @@ MOST_THREADS: Final = 16  # each keeps samples and rows of its own
 _NO_BYTES: Final = np.empty(0, np.uint8)
 
 Memory = npt.NDArray[np.uint8]
+Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
+"""Delays in ns, legs and kinds of samples."""
 
 
 class RowsMeter(Protocol):
@@ -120,7 +122,7 @@ class RecordsMeter:
         self._meter.observe_rows(decoder, packets)
         if slow := decoder.write_slowest(reader, base, self._memory, *self._found):
             batch = PacketBatch.in_memory(self._memory, slow, (Block(name, base, _NO_BYTES),))
-            self._slowest.of_leg(MIXED, batch, _samples(*(column[:slow] for column in self._found)))
+            self._slowest.of_leg(MIXED, batch, _samples(self._found, slice(0, slow)))
         if count := decoder.samples:
             self._tell(decoder, count, name, reader, base)
 
@@ -134,15 +136,15 @@ class RecordsMeter:
         for place, piece in enumerate(memory):
             some = slice(place * _kernels.BATCH_ROWS, min((place + 1) * _kernels.BATCH_ROWS, count))
             batch = PacketBatch.in_memory(piece, some.stop - some.start, (Block(name, base, _NO_BYTES),))
-            samples = _samples(*(column[some] for column in found))
+            samples = _samples(found, some)
             if self._telling is None:
                 self._sink(batch, samples)
             else:
                 self._telling.leave(self._sink, batch, samples)
 
 
-def _samples(
-    delays_ns: npt.NDArray[np.int64], legs: npt.NDArray[np.uint8], kinds: npt.NDArray[np.uint8]
-) -> SampleBatch:
-    """Samples of the first rows of a batch, one each."""
-    return SampleBatch(np.arange(len(delays_ns), dtype=np.uint32), delays_ns, legs, MATCHERS, kinds)
+def _samples(found: Found, some: slice) -> SampleBatch:
+    """Some of these samples, of the first rows of a batch, one each."""
+    delays_ns, legs, kinds = found
+    rows = np.arange(some.stop - some.start, dtype=np.uint32)
+    return SampleBatch(rows, delays_ns[some], legs[some], MATCHERS, kinds[some])
