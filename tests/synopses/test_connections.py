@@ -11,7 +11,7 @@ from tests.support.effort import scaled
 from wirelag.packets.batch import PacketBatch
 from wirelag.stats.certainty import Certainty
 from wirelag.stats.distribution import Distribution
-from wirelag.synopses.connections import Connections
+from wirelag.synopses.connections import LEFT_OUT, Connections
 from wirelag.synopses.samples import ALL, SampleBatch, facts
 
 TRIALS = scaled(400)
@@ -53,6 +53,21 @@ def test_connections_beyond_the_limit_are_an_even_sample() -> None:
     for _ in range(20):
         whole.merge(trial(rng)[0])
     assert 64 < len(whole.rows()) <= 256
+
+
+def test_a_group_whose_connections_are_left_out_has_no_interval() -> None:
+    keys = np.random.default_rng(5).integers(0, 2**64, 64, np.uint64)
+    place, kept, delays = np.repeat(np.arange(64), 40), Connections(most=300), Distribution()
+    batch = PacketBatch({"time_ns": np.arange(len(place)) * 10**6, "flow_key": keys[place]})
+    legs, delays_ns = np.zeros(len(place), np.uint8), 10**6 + np.arange(len(place)) % 40 * 997
+    kept.add(batch, SampleBatch(np.arange(len(place)), delays_ns, legs, ("tcp",), legs, None, keys[place]))
+    delays.add(delays_ns[:40])
+    without = []
+    for key in keys.tolist():
+        delays.certainty = Certainty(delays, partial(kept.sources, key, 0, delays))
+        without.append(delays.certainty.why_none == LEFT_OUT)
+        assert not without[-1] or facts(delays)["ci95"] == {}
+    assert 10 < without.count(True) < 54
 
 
 @pytest.mark.parametrize("seed", range(12))

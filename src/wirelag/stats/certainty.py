@@ -40,6 +40,7 @@ class Sources(NamedTuple):
 
     connections: Effect | None = None
     times: Effect | None = None
+    unknown: str | None = None  # why nothing tells, so that there are no intervals
 
 
 class Effect:
@@ -88,8 +89,8 @@ class Certainty:
     @cached_property
     def why_none(self) -> str | None:
         """Why there are no intervals; None: there are."""
-        if self._unknown is not None:
-            return self._unknown
+        if self._unknown is not None or self._sources.unknown is not None:
+            return self._unknown or self._sources.unknown
         times, delays = self._sources.times, self._delays
         if times is not None and (why := tells(times.over, delays.samples)):
             return why

@@ -69,7 +69,7 @@ def halfway(q: float, n: int) -> bool:
     return n < FEW and 1 <= rank < n and abs(rank - round(rank)) < _WHOLE
 
 
-_SHORT: Final = 512
+_SHORT: Final = 2048
 
 
 class RankedBins:

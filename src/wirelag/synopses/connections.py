@@ -28,6 +28,7 @@ from wirelag.stats.time_slots import SLOTS
 from wirelag.synopses.samples import LEGS, SampleBatch
 
 MOST: Final = 1 << 18
+LEFT_OUT: Final = "there are too many connections: how the delays of these vary was not kept"
 _KEYS: Final = 3  # flow key, tag of its group, number of the stretch of time; then sum and weight of each leg
 _NO_WEIGHTS: Final = np.empty(0, np.int64)
 _NO_TAGS: Final = np.empty(0, np.uint64)
@@ -127,6 +128,8 @@ class Connections:
         if delays.samples < FEWEST_DELAYS:  # then there is no interval, and of a million groups most are small
             return Sources(None, Effect.of_time(None, delays))
         rows, sums, sizes = _of_leg(self._of(tag), leg)
+        if not len(rows):
+            return Sources(unknown=LEFT_OUT)
         # Not all connections are here if they are sampled, and more delays than the group's if it was kept late.
         scale = math.sqrt(float(sizes.sum()) / float(delays.weight)) if delays.weight else 0.0
         connections = _summed(crowds_of(rows[:, 0]), sums, sizes)
