@@ -44,7 +44,7 @@ def test_a_receiver_whose_reply_never_ends_delays_no_other(monkeypatch: pytest.M
         for answer_s, happened in ((0.1, other), (1000.0, dripping)):  # the second ends with the collector alone
             monkeypatch.setattr(push, "ANSWER_S", answer_s)
             dripping.clear()
-            to = Receivers(Address(slow), Address(good), 10**7)
+            to = Receivers(Address(slow), Address(good), every_ns=10**7)
             made = Push(to, Metrics(), lambda: ([], {}, 0, {}, [], []), "here", settled_since())
             pushing = asyncio.create_task(made.run(counted, Notices(put=said.append)))
             await asyncio.wait_for(happened.wait(), 30)

@@ -43,6 +43,11 @@ class Sources(NamedTuple):
     times: Effect | None = None
     unknown: str | None = None  # why nothing tells, so that there are no intervals
 
+    @property
+    def effects(self) -> list[Effect]:
+        """Those that are known."""
+        return [one for one in (self.connections, self.times) if one is not None]
+
 
 class Effect:
     """The error of a mean whose samples are alike in parts, and its effect on shares.
@@ -154,12 +159,12 @@ class Certainty:
         return (
             None
             if alone is None
-            else _together(alone, [one.mean for one in self._sources if one], self._delays.samples)
+            else _together(alone, [one.mean for one in self._sources.effects], self._delays.samples)
         )
 
     def _share_error(self, below: int) -> Error:
         alone = self._delays.share_error(below)
-        errors = [one.share_error(below, alone) for one in self._sources if one]
+        errors = [one.share_error(below, alone) for one in self._sources.effects]
         return _together(alone, errors, self._delays.samples)
 
 
