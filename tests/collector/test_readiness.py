@@ -19,7 +19,7 @@ from tests.support.in_lab import IN_LAB
 from tests.support.places import DATA
 from tests.support.transport_peers import free_port, run
 from tests.support.waiting import PATIENCE_S, until
-from wirelag.collector.health import STUCK_S, Health
+from wirelag.collector.health import LATE_S, STUCK_S, Health
 from wirelag.protocol.messages import encode
 from wirelag.transport import Address, Declined, sender
 from wirelag.transport.quotas import Limits
@@ -164,8 +164,11 @@ def test_the_service_manager_hears_that_it_is_ready_and_works(tmp_path: Path) ->
 def test_a_worker_that_is_stuck_is_not_healthy() -> None:
     now = [0.0]
     health = Health(lambda: now[0])
+    for now[0], ready in ((LATE_S - 1, True), (LATE_S, False)):  # a database that hangs
+        assert (health.ready, health.healthy) == (ready, True)
+    assert health.text().startswith("worker: waits for the store")
     for now[0], healthy in ((STUCK_S - 1, True), (STUCK_S, False)):
-        assert (health.healthy, health.ready) == (healthy, healthy)
+        assert (health.healthy, health.ready) == (healthy, False)
     assert health.text().startswith("worker:")
     health.works()
     assert health.ready

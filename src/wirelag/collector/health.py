@@ -1,7 +1,7 @@
 """What is wrong with the collector now: told once in the log, once more when it is over, and served meanwhile.
 
-Laws. *Ready*: it can store what agents send. *Healthy*: its worker works; if it has not for STUCK_S, a restart may
-help. What is served names kinds of problems only: details are in the log.
+Laws. *Ready*: it can store what agents send; not if its worker has not worked for LATE_S, as while a database hangs or a
+damaged store is rescued. *Healthy*: its worker works; if it has not for STUCK_S, a restart may help. What is served names kinds of problems only: details are in the log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Literal
 from wirelag.collector.tally import Tally
 from wirelag.transport.notices import Notices
 
-STUCK_S: Final = 120.0
+LATE_S, STUCK_S = 15.0, 120.0
 What = Literal["store", "clock", "pruning", "room"]
 KINDS: Final[dict[What, str]] = {  # and what each means
     "store": "the store cannot be written: agents keep their messages",
@@ -59,15 +59,21 @@ class Health:
         return self.long_work or self._steady() - self._worked < STUCK_S
 
     @property
+    def _late(self) -> bool:
+        return self._steady() - self._worked >= LATE_S
+
+    @property
     def ready(self) -> bool:
         """Whether messages can be stored."""
-        return self.healthy and not _REFUSING.intersection(self._problems)
+        return not self._late and not _REFUSING.intersection(self._problems)
 
     def text(self) -> str:
         """For `/-/healthy` and `/-/ready`: a line for each problem."""
         lines = [f"{what}: {KINDS[what]}" for what in self.problems]
         if not self.healthy:
             lines.insert(0, f"worker: has not worked for {STUCK_S:g} s")
+        elif self._late:
+            lines.insert(0, f"worker: waits for the store for {LATE_S:g} s: agents keep their messages")
         return "\n".join([*(lines or ["no problem"]), ""])
 
 
