@@ -1,7 +1,8 @@
 """What is wrong with the collector now: told once in the log, once more when it is over, and served meanwhile.
 
-Laws. *Ready*: it can store what agents send; not if its worker has not worked for LATE_S, as while a database hangs or a
-damaged store is rescued. *Healthy*: its worker works; if it has not for STUCK_S, a restart may help. What is served names kinds of problems only: details are in the log.
+Laws. *Ready*: it can store what agents send; not if its worker has not worked for LATE_S, as while a database hangs,
+or a damaged store is rescued. *Healthy*: its worker works; if it has not for STUCK_S, a restart may help. What is
+served names kinds of problems only: details are in the log.
 """
 
 from __future__ import annotations
