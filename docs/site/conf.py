@@ -17,8 +17,8 @@ PAGES = {
     "Python": ["docs/guides/python", "docs/guides/notebook", "docs/guides/own-method"],
     "Concepts": ["docs/concepts/*"],
     "Commands": ["docs/reference/cli", *(f"docs/reference/{name}" for name in (
-                 "info", "rtt", "response", "oneway", "cut", "flows", "report", "path", "plan", "watch", "agent",
-                 "collect", "balance", "compare", "simulate", "score", "doctor"))],
+                 "info", "rtt", "response", "telemetry", "report", "oneway", "cut", "flows", "marking", "path", "plan",
+                 "watch", "stamp", "agent", "collect", "balance", "compare", "simulate", "score", "doctor"))],
     "Reference": ["docs/reference/*"],
     "Project": ["experiments/README", "benchmarks/README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "SECURITY", "*",
                 "**/README"],

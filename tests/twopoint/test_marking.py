@@ -1,7 +1,10 @@
 """Alternate marking: blocks as their plain twin counts them, and loss and delay of marked captures."""
 
 import json
+import socket
 import struct
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wirelag as api
+from lab.network import Network
 from tests.oracles.marking import blocks
-from tests.support.captures import ethernet, ipv6, pcap, udp
-from tests.support.command import wirelag
+from tests.support.captures import ethernet, ipv4, ipv6, pcap, udp
+from tests.support.command import WIRELAG, wirelag
+from tests.support.in_lab import IN_LAB
 from tests.support.places import SCHEMAS
 from wirelag.twopoint.marking import Block, MarkingMeter, PeriodFinder, match
 
@@ -179,6 +184,41 @@ def test_marks_in_options_of_ipv6(tmp_path: Path) -> None:
     one = json.loads(wirelag("marking", *paths, "--field", "altmark:5", "--format", "json").stdout)
     assert [(period["sent"], period["lost"]) for period in one["periods"]] == [(50, 0), (50, 1), (50, 0), (50, 0)]
     assert "is not one of dscp:0" in wirelag("marking", *paths, "--field", "altmark:x", code=2).stderr
+
+
+@IN_LAB
+@pytest.mark.acceptance
+def test_marks_live_through_two_interfaces() -> None:
+    """Frames that enter one end of a cable and leave at the other, as two captures of one program see them."""
+    network, stop = Network("marking"), threading.Event()
+    network.clear()
+    try:
+        network.add("host")
+        network.link("host", "near", "host", "far")
+        with network.inside("host"):
+            near = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+            near.bind(("near", 0))
+
+        def work() -> None:
+            while not stop.wait(0.0005):
+                colour = time.time_ns() // 10**8 % 2
+                near.send(ethernet(ipv4(udp(b"x" * 20, (1, 2)), 17, tos=colour << 2)))
+
+        sender = threading.Thread(target=work)
+        sender.start()
+        words = ("marking", "near", "far", "--duration", "1500ms", "--period", "100ms", "--format", "json")
+        try:
+            found = json.loads(network.run("host", *WIRELAG, *words))
+        finally:
+            stop.set()
+            sender.join()
+            near.close()
+    finally:
+        network.down()
+    assert len(found["periods"]) >= 8
+    assert found["lost"] == 0
+    assert all(one["sent"] > 10 for one in found["periods"])
+    assert 0 <= found["mean"] < 0.05
 
 
 def test_the_period_is_found_despite_late_packets() -> None:

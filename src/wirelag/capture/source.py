@@ -19,7 +19,7 @@ PathOrFile: TypeAlias = str | os.PathLike[str] | IO[bytes]
 PacketSource: TypeAlias = "PathOrFile | Sequence[PathOrFile] | Packets | Iterable[PacketBatch]"
 """A path, a glob, an open file, several of these, an interface, or packet batches (such as those of `wirelag.read`)."""
 
-_INTERFACES: Final = "/sys/class/net"
+_LONGEST_NAME: Final = 15  # characters of an interface
 _LIVE_NEEDS: Final = "give a time to capture: duration='10s'"
 
 
@@ -123,10 +123,15 @@ def _shown(thing: object) -> str:
 
 
 def is_interface(name: str) -> bool:
-    """Whether it is the name of an interface and not that of a file."""
-    return (
-        bool(name) and "/" not in name and os.path.isdir(os.path.join(_INTERFACES, name)) and not os.path.exists(name)
-    )
+    """Whether it is the name of an interface of this network namespace, and not that of a file."""
+    if not name or "/" in name or len(name) > _LONGEST_NAME or os.path.exists(name):
+        return False
+    import socket  # /sys may show another namespace
+
+    try:
+        return socket.if_nametoindex(name) > 0
+    except OSError:
+        return False
 
 
 def list_files(source: PathOrFile | Iterable[PathOrFile]) -> list[tuple[str, str]]:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @with_filter
 def marking(
-    upstream: Annotated[str, Argument(metavar="UPSTREAM", help="Capture that packets pass first.")],
-    downstream: Annotated[str, Argument(metavar="DOWNSTREAM", help="Capture that they pass later.")],
+    upstream: Annotated[str, Argument(metavar="UPSTREAM", help="Capture that packets pass first; or an interface.")],
+    downstream: Annotated[str, Argument(metavar="DOWNSTREAM", help="Capture that they pass later; or an interface.")],
     wanted: Filter,
     tunnels: Tunnels = False,
     direction: Direction = None,
@@ -30,6 +30,9 @@ def marking(
     ] = None,
     offset: Annotated[
         str | None, Option(metavar="D", help="How much the downstream clock is ahead.", panel=METHOD)
+    ] = None,
+    duration: Annotated[
+        str | None, Option(metavar="D", help="How long to listen at interfaces; needs --period.", panel=METHOD)
     ] = None,
     output_format: OutputFormat = None,
     output: Output = None,
@@ -52,6 +55,7 @@ def marking(
         direction=direction,
         filter=wanted,
         tunnels=tunnels,
+        duration=duration,
         progress=stoppable(quiet),
     )
     conclude(result, form, output)

@@ -6,7 +6,7 @@ import sys
 from typing import Annotated
 
 from wirelag.cli.options import DELAY_FORMATS, METHOD, DelayFormat, Output, check_outputs, one_of
-from wirelag.cli.parser import Argument, Option, UsageError
+from wirelag.cli.parser import Argument, Option
 from wirelag.cli.run import conclude
 
 
@@ -35,9 +35,9 @@ def stamp(
     of TWAMP Light work, too). The reflector answers until it is stopped.
     """
     one_of(role, ("send", "reflect"), "ROLE")
-    host, port = _address(address)
-    from wirelag.transport.stamp import Reflector, key_of, networks_of
+    from wirelag.transport.stamp import Reflector, host_and_port, key_of, networks_of
 
+    host, port = host_and_port(address)
     key = None if key_file is None else key_of(key_file)
     if role == "reflect":
         reflector = Reflector(host, port, networks_of(allow or []), key)
@@ -50,14 +50,3 @@ def stamp(
 
     asked = measure(host, port, count=count, every=every, wait=wait, length=length, session=session, key=key)
     conclude(asked, form, output)
-
-
-def _address(text: str) -> tuple[str, int]:
-    """Host and port; IPv6 with a port needs brackets."""
-    host, colon, port = text.rpartition(":")
-    if not colon or (text.count(":") > 1 and not host.endswith("]")):
-        host, port = text, "862"
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"{text!r} is not HOST or HOST:PORT", option="ADDRESS")
-    return host, int(port)

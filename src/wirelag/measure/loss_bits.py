@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from wirelag.packets.batch import PacketBatch
 
 MOST: Final = 1 << 16
+ENOUGH: Final = 1024  # packets in which Q shows its blocks
 LONG, FORM, SHORT, Q, L = 0x80, 0xC0, 0x40, 0x10, 0x08
 PLACES: Final = ("upstream", "downstream", "end_to_end")
 
@@ -92,6 +93,7 @@ class QuicLoss:
         flows = [{"key": name, **_figures(bits.upstream(), bits.end_to_end(), [bits])} for name, bits in carrying]
         whole: dict[str, Any] = {"packets": self.packets, "directions": len(every), "too_many": self.too_many}
         whole |= {"encrypted": sum(bits.is_random for bits in every), "carrying": len(carrying)}
+        whole["other"] = sum(map(_is_strange, every))
         if carrying:
             parts = [bits for _, bits in carrying]
             before, path = together(one.upstream() for one in parts), together(one.end_to_end() for one in parts)
@@ -105,7 +107,10 @@ class QuicLoss:
             return []
         carrying, encrypted = sum(bits.carries for bits in every), sum(bits.is_random for bits in every)
         said = f"{many(len(every), 'direction')} of QUIC: {carrying:,} with loss bits, {encrypted:,} without"
-        if short := len(every) - carrying - encrypted:
+        strange = sum(_is_strange(bits) for bits in every)
+        if strange:
+            said += f", {strange:,} whose bits mean something else"
+        if short := len(every) - carrying - encrypted - strange:
             said += f", {short:,} too short to tell"
         notes = [said]
         if carrying:
@@ -113,6 +118,11 @@ class QuicLoss:
         if self.too_many:
             notes.append(f"{many(self.too_many, 'packet')} of QUIC are of more than {MOST:,} directions, and not read")
         return notes
+
+
+def _is_strange(bits: LossBits) -> bool:
+    """Whether Q is neither a coin nor a signal, though enough packets came for one."""
+    return bits.packets >= ENOUGH and not bits.is_random and not bits.carries
 
 
 def _figures(upstream: Loss, end_to_end: Loss, parts: list[LossBits]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wirelag.packets.addresses import Direction
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
-    from wirelag.twopoint.marking import Block, Colours, Period, Times
+    from wirelag.twopoint.marking import Colours, Period, Times
 
 FIELDS: Final = (*(f"dscp:{bit}" for bit in range(6)), "altmark")  # bits of the class, 0 the lowest; RFC 9343's option
 LEAST_NS: Final = 10**6
@@ -119,14 +119,16 @@ def marking(
     direction: str | None = None,
     filter: Filter | str | None = None,
     tunnels: bool = False,
+    duration: Duration | None = None,
     progress: Progress = iter,
 ) -> MarkingResult:
     """Measure loss and mean delay between two points, from a colour that packets carry (RFC 9341).
 
     `field` is the bit that is the colour: "dscp:0" is the lowest of the class, "altmark" that of IPv6's option (RFC
-    9343), "altmark:7" of the monitored flow 7 alone. `period` is how long a colour lasts; by
-    default it is found in the upstream capture. `offset` is what the downstream clock is ahead; clocks must agree
-    within half a period. `direction` ("SRC>DST") and `filter` choose the packets that are marked.
+    9343), "altmark:7" of the monitored flow 7 alone. `period` is how long a colour lasts; by default it is found in
+    the upstream capture. `offset` is what the downstream clock is ahead; clocks must agree within half a period.
+    `direction` ("SRC>DST") and `filter` choose the packets that are marked. `duration` is how long to listen at two
+    interfaces of this host; the period must be known then.
     """
     name, _, flow = field.partition(":") if field.startswith("altmark:") else (field, "", "")
     if name not in FIELDS or (flow and not flow.isdecimal()):
@@ -135,10 +137,17 @@ def marking(
     given = None if period is None else duration_ns(period, "period")
     if given is not None and given < LEAST_NS:
         raise SettingError("period", "must be at least 1 ms")
+    from concurrent.futures import ThreadPoolExecutor
+
     from wirelag.capture.source import open_packets
     from wirelag.twopoint.marking import MarkingMeter, PeriodFinder, match
 
-    points = [open_packets(source, filter=filter, tunnels=tunnels) for source in (upstream, downstream)]
+    length_ns = None if duration is None else duration_ns(duration, "duration")
+    if length_ns is not None and given is None:
+        raise SettingError("period", "is missing: at an interface it cannot be found before packets are counted")
+    points = [
+        open_packets(source, filter=filter, tunnels=tunnels, duration_ns=length_ns) for source in (upstream, downstream)
+    ]
     period_ns = given
     if period_ns is None:
         finder = PeriodFinder()
@@ -150,12 +159,19 @@ def marking(
                 f"{', '.join(points[0].names)}: the colour {field} changes fewer than 3 times; name the bit with "
                 "--field, or choose the marked packets with --direction"
             )
-    found: list[list[Block]] = []
-    for packets in points:
-        meter = MarkingMeter(period_ns)
+    meters = MarkingMeter(period_ns), MarkingMeter(period_ns)
+
+    def count(packets: Packets, meter: MarkingMeter, progress: Progress) -> None:
         for times, colours in _marked(packets, field, way, progress):
             meter.observe(times, colours)
-        found.append(meter.blocks)
+
+    if length_ns is None:
+        for packets, meter in zip(points, meters, strict=True):
+            count(packets, meter, progress)
+    else:
+        with ThreadPoolExecutor(2) as both:  # at the same time
+            list(both.map(count, points, meters, (iter, iter)))
+    found = [meter.blocks for meter in meters]
     periods, *unmatched = match(found[0], found[1], period_ns, ahead_ns)
     result = MarkingResult(
         field,

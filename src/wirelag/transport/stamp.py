@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from wirelag.errors import SettingError, WirelagError
-from wirelag.packets.stamp import UNSYNCHRONISED_PTP, error_estimate
+from wirelag.packets.stamp import PORT, UNSYNCHRONISED_PTP, error_estimate
 from wirelag.packets.stamp_session import Reply, read_reply, read_request, reply, request
 from wirelag.transport import reason
 
@@ -57,6 +57,17 @@ def _opened(host: str, port: int, connect: bool) -> socket.socket:
         way_out = "; choose another address" if not connect else ""
         raise WirelagError(f"{host} port {port}: {reason(error)}{way_out}") from None
     return opened
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """An address as people write it; IPv6 with a port needs brackets."""
+    host, colon, port = text.rpartition(":")
+    if not colon or (text.count(":") > 1 and not host.endswith("]")):
+        host, port = text, str(PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise WirelagError(f"{text!r} is not HOST or HOST:PORT")
+    return host, int(port)
 
 
 def key_of(path: str) -> bytes:
