@@ -24,13 +24,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.support.agent_messages import Agent, pair
+from tests.support.agent_messages import Agent, pair, usual
 from tests.support.agent_messages import Path as Travelled
 from tests.support.ports import free_port
-from wirelag.agent.config import Config
-from wirelag.agent.settings import SCHEMA
-from wirelag.estimators.lda import Lda
-from wirelag.estimators.rda import Rda
 from wirelag.protocol.messages import decode, encode
 from wirelag.transport.http import FRAME, MEDIA_TYPE
 
@@ -41,16 +37,6 @@ KINDS = 8  # different paths; segments beyond have packets like these
 CASES = (("rda", 500), ("lda", 500), ("rda", 15_000))
 LOSS = 0.01
 PATIENCE_S = 120.0
-
-
-def estimator(name: str) -> Rda | Lda:
-    """As an agent is set up by default."""
-    settings = SCHEMA.load(None)
-    for key, value in (("point", "edge1"), ("interface", "lo"), ("estimator.name", name)):
-        settings.put(key, value, key)
-    found = Config.of(settings).measured[0].terms.estimator
-    assert isinstance(found, Rda | Lda)
-    return found
 
 
 def threads_s(pid: int) -> Counter[str]:
@@ -150,7 +136,7 @@ async def load(port: int, name: str, rate: int, segments: int, seconds: int) -> 
     """All agents, until everything is sent, and answered for a while."""
     start_ns = (time.time_ns() // SECOND_NS + 2 + segments // 50) * SECOND_NS
     made = [Travelled.made(seconds + 1, rate, seed, LOSS, start_ns=start_ns) for seed in range(KINDS)]
-    pairs = [pair(path, estimator(name)) for path in made]
+    pairs = [pair(path, usual(name)) for path in made]
     kinds = [[Again(one, seconds + 1) for one in both] for both in pairs]
     points, door = list[Point](), asyncio.Semaphore(16)
     for i in range(segments):

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.stored_results import START_NS, result
 from wirelag.collector.sqlite import SqliteStore
-from wirelag.collector.store import MINUTE_NS, SECOND_NS, Retention
+from wirelag.collector.store import MINUTE_NS, SECOND_NS, Retention, rows_in
 from wirelag.collector.tally import Tally
 from wirelag.collector.thinning import thinned
 from wirelag.packets.intervals import Interval
@@ -48,8 +48,8 @@ def fill(store: SqliteStore, length_ns: int, count: int, samples: int) -> None:
 def ask(store: SqliteStore, length_ns: int, points: int | None) -> tuple[float, int, int]:
     """Processor seconds, reports and bytes of a reply."""
     began = time.process_time()
-    rows = store.rows("A>B", None, length_ns, (0, 1 << 62), 20_000)
-    rows = rows if points is None else thinned(rows, points)
+    block = store.block("A>B", None, length_ns, (0, 1 << 62), 20_000)
+    rows = rows_in(block, "A>B", None, length_ns) if points is None else thinned(block, "A>B", None, length_ns, points)
     body = gzip.compress(json.dumps([row.to_json() for row in rows], separators=(",", ":")).encode(), 3)
     return time.process_time() - began, len(rows), len(body)
 
@@ -65,6 +65,7 @@ def main() -> None:
     ):
         for name, length_ns, count, samples in CASES:
             fill(store, length_ns, count, samples)
+            store.prune(START_NS + count * length_ns)  # what is settled is packed
             for points in (None, POINTS):
                 seconds, reports, size = min(ask(store, length_ns, points) for _ in range(3))
                 print(f"{name:20} {seconds * 1e3:7.0f} ms {reports:7,} reports {size / 1e3:8.0f} kB", flush=True)

@@ -94,7 +94,10 @@ def test_messages_of_one_point_push_out_nobody_else_s(tmp_path: Path) -> None:
     assert kept[100:] == [f"c{i:03}" for i in range(150 - len(kept) + 100, 150)]  # of these the oldest went
 
 
-def test_beyond_the_size_messages_go_then_intervals_minutes_and_hours(tmp_path: Path) -> None:
+def test_beyond_the_size_messages_go_then_intervals_minutes_and_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wirelag.collector.sqlite_packing.LEAST", 10**6)  # row by row
     store = SqliteStore(str(tmp_path / "store.db"), Retention(most_bytes=1 << 62))
     store.begin()
     for length_ns in LENGTHS:

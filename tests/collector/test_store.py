@@ -220,7 +220,7 @@ def test_the_store_stays_within_its_limit(reopen: Open) -> None:
     assert store.used_bytes <= most
     rows = store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10_000)
     assert rows[-1].start_ns == START_NS + (day_s * 5 + 119) * SECOND_NS
-    assert 120 <= len(rows) <= 360
+    assert 120 <= len(rows) < 6 * 120
 
 
 def test_a_year_fits_into_the_documented_size(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.stored_results import START_NS, result
+from wirelag.collector.block import Block
 from wirelag.collector.store import SECOND_NS, Row
 from wirelag.collector.tally import Tally
 from wirelag.collector.thinning import thinned
@@ -20,6 +21,11 @@ def rows(count: int) -> list[Row]:
     return [
         Row("A>B", None, start, SECOND_NS, rank, one) for start, rank, one in zip(starts, ranks, tallies, strict=True)
     ]
+
+
+def thin(single: list[Row], most: int) -> list[Row]:
+    block = Block.of((row.start_ns, row.rank, row.tally) for row in single)
+    return thinned(block, "A>B", None, SECOND_NS, most)
 
 
 def plain(tally: Tally) -> dict[str, object]:
@@ -38,7 +44,7 @@ def test_parts_added_at_once_equal_those_added_one_by_one() -> None:
 @pytest.mark.parametrize("most", [1, 2, 7, 50, 99, 100, 101])
 def test_a_screen_gets_no_more_rows_than_it_can_show_and_all_packets(most: int) -> None:
     single = rows(100)
-    found = thinned(single, most)
+    found = thin(single, most)
     assert len(found) <= most
     assert sum(row.tally.sent for row in found) == sum(row.tally.sent for row in single)
     assert sum(row.tally.moments.sum_ns for row in found) == sum(row.tally.moments.sum_ns for row in single)
@@ -50,7 +56,7 @@ def test_a_screen_gets_no_more_rows_than_it_can_show_and_all_packets(most: int) 
 
 def test_groups_stay_where_they_are_when_time_goes_on() -> None:
     single = rows(120)
-    before, after = thinned(single[:100], 11), thinned(single[5:105], 11)
+    before, after = thin(single[:100], 11), thin(single[5:105], 11)
     whole = {row.start_ns: plain(row.tally) for row in before[1:-1]}
     assert len(whole) > 5
     assert whole.items() <= {row.start_ns: plain(row.tally) for row in after}.items()

@@ -128,6 +128,19 @@ def bound(estimator: Rda, cached: Cached) -> RdaSynopsis | SymbolSynopsis:
     return with_order(found, cached, numbers_of(cached.ids)) if isinstance(found, SymbolSynopsis) else found
 
 
+def usual(name: str) -> Rda | Lda:
+    """An estimator as an agent is set up by default."""
+    from wirelag.agent.config import Config
+    from wirelag.agent.settings import SCHEMA
+
+    settings = SCHEMA.load(None)
+    for key, value in (("point", "edge1"), ("interface", "lo"), ("estimator.name", name)):
+        settings.put(key, value, key)
+    found = Config.of(settings).measured[0].terms.estimator
+    assert isinstance(found, Rda | Lda)
+    return found
+
+
 def pair(path: Path, estimator: Lda | Finecomb | Rda, interval_ns: int = SECOND_NS) -> tuple[Agent, Agent]:
     terms = Terms(estimator, interval_ns=interval_ns)
     up, down = path.points

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from wirelag import __version__
+from wirelag.collector.block import Block
 from wirelag.collector.following import TopologyChange
 from wirelag.collector.forget import forget
 from wirelag.collector.listeners import News
@@ -197,13 +198,20 @@ class Api:
         usual = USUAL if points is None else MOST_THINNED
         length_ns, times_ns, most = _length(lengths, resolution), _times(values), int(values.get("limit", usual))
         rows: list[Row] = []
-        if resolution == "interval":
+        single = _singles(lengths) if resolution == "interval" else [] if length_ns is None else [length_ns]
+        if points is not None and len(single) == 1:
+            block = await asyncio.to_thread(self._of.store.block, segment, key, single[0], times_ns, most)
+            rows = await asyncio.to_thread(thinned, block, segment, key, single[0], int(points))
+            length_ns = rows[-1].length_ns if rows else length_ns
+        elif resolution == "interval":
             rows = await self._singles(segment, key, lengths, times_ns, most)
             length_ns = rows[-1].length_ns if rows else length_ns
         elif length_ns is not None:
             rows = await self._rows(segment, key, length_ns, times_ns, most)
-        if points is not None and rows:
-            rows = await asyncio.to_thread(thinned, rows, int(points))
+        if points is not None and len(single) > 1 and rows:  # lengths have changed over time
+            block = Block.of((row.start_ns, row.rank, row.tally) for row in rows)
+            if len(block) > int(points):
+                rows = await asyncio.to_thread(thinned, block, segment, key, rows[-1].length_ns, int(points))
             length_ns = rows[-1].length_ns
         gaps = [
             [(one.start_ns + one.length_ns) / 1e9, other.start_ns / 1e9]
@@ -307,8 +315,9 @@ class Api:
         self, segment: str, key: str | None, lengths_ns: list[int], times_ns: tuple[int, int], most: int
     ) -> list[Row]:
         """Intervals as cut by agents, in order of time; lengths may have changed over time."""
-        single = [length for length in lengths_ns if length not in SUMMED] or lengths_ns[:1]
-        rows = [row for length in single for row in await self._rows(segment, key, length, times_ns, most)]
+        rows = [
+            row for length in _singles(lengths_ns) for row in await self._rows(segment, key, length, times_ns, most)
+        ]
         return sorted(rows, key=lambda row: row.start_ns)[-most:]
 
     async def _rows(
@@ -331,6 +340,11 @@ def _pressed(response: Response) -> Response:
     """The same, compressed."""
     headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
     return Response(gzip.compress(response.body, 3), response.status_code, headers, response.media_type)
+
+
+def _singles(lengths_ns: list[int]) -> list[int]:
+    """The lengths of intervals as agents cut them."""
+    return [length for length in lengths_ns if length not in SUMMED] or lengths_ns[:1]
 
 
 def _length(lengths_ns: list[int], resolution: str) -> int | None:

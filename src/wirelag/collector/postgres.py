@@ -19,12 +19,13 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 from wirelag.collector.agents import together
+from wirelag.collector.block import SETTLED_NS, knows_more
 from wirelag.collector.columns import COLUMNS, FLOATS, TEXTS, values_of
 from wirelag.collector.postgres_pruning import prune, used_bytes
-from wirelag.collector.postgres_reading import NAMES, PostgresReader, plain_text, tally_in
+from wirelag.collector.postgres_puts import PUTS, SUMS
+from wirelag.collector.postgres_reading import PostgresReader, packed_result, plain_text, sum_of
 from wirelag.collector.postgres_tables import (
     FENCED,
-    LENGTHS,
     STEPS,
     connected,
     day_of,
@@ -61,34 +62,6 @@ _LOCK_MS: Final = 2000
 _SUMMING: Final = 8321_04  # of the one that adds up
 _ALL: Final = list(range(PARTS))
 _NUMBERS: Final = [i for i, name in enumerate(COLUMNS) if name not in {*TEXTS, *FLOATS, "bins"}]
-_PUT: Final = """
-with before as (select rank from {table} where series = %(series)s and length_ns = %(length)s and start_ns = %(start)s),
-put as (
-    insert into {table} as old (series, length_ns, start_ns, rank, {names}, beyond)
-    values (%(series)s, %(length)s, %(start)s, %(rank)s, {values}, %(beyond)s)
-    on conflict (series, length_ns, start_ns) do update
-    set (rank, {names}, beyond) = (excluded.rank, {excluded}, excluded.beyond)
-    where {replaces}
-    returning 1
-),
-mark as (
-    insert into stale (length_ns, start_ns, series)
-    select %(sum)s::bigint, %(sum_start)s::bigint, %(series)s::bigint from put where %(sum)s::bigint is not null
-    on conflict (length_ns, start_ns, series) do update set series = excluded.series
-)
-select (select rank from before), exists (select from put)
-"""  # the mark of a sum is locked, not only left: who adds up meanwhile must not delete it
-_KNOWS_MORE: Final = "old.rank < excluded.rank or (old.rank = excluded.rank and not (coalesce(old.loss_sent, 1) > 0 and coalesce(excluded.loss_sent, 1) = 0))"  # noqa: E501
-_IS_SUM: Final = "old.intervals + old.missed <= excluded.intervals + excluded.missed"  # else parts of it are gone
-
-
-def _put_into(table: str, replaces: str) -> str:
-    values, excluded = (", ".join(form.format(name) for name in COLUMNS) for form in ("%({})s", "excluded.{}"))
-    return _PUT.format(table=table, names=NAMES, values=values, excluded=excluded, replaces=replaces)
-
-
-_PUTS: Final = {table: _put_into(table, _KNOWS_MORE) for table in LENGTHS}
-_SUMS: Final = {table: _put_into(table, _IS_SUM) for table in ("minutes", "hours")}
 
 
 class PostgresStore(PostgresReader):
@@ -319,12 +292,30 @@ class PostgresStore(PostgresReader):
             self.beyond += 1
             return Put(None, taken=False)
         self._touched.add(part_of(segment))
+        packed = self._packed(series, interval)
+        if packed is not None and knows_more(*packed, rank, tally):
+            return Put(Rank(packed[0]), taken=False)
         summed = None if rank == Rank.FIRST or interval.length_ns >= HOUR_NS else HOUR_NS
         if summed is not None and interval.length_ns < MINUTE_NS:
             summed = MINUTE_NS
-        before, taken = self._write(_PUTS, series, interval.length_ns, interval.start_ns, rank, tally, summed)
+        before, taken = self._write(PUTS, series, interval.length_ns, interval.start_ns, rank, tally, summed)
         self._newest_ns = max(interval.start_ns, self._newest_ns or 0)
-        return Put(None if before is None else Rank(before), taken)
+        known = [one for one in (before, packed and packed[0]) if one is not None]
+        return Put(Rank(max(known)) if known else None, taken)
+
+    def _may_be_packed(self, start_ns: int) -> bool:
+        return self._newest_ns is None or start_ns + SETTLED_NS < self._newest_ns
+
+    def _packed(self, series: int | None, interval: Interval) -> tuple[int, Tally] | None:
+        """What a block has of an interval, if it is so old that there may be one."""
+        length_ns, start_ns = interval.length_ns, interval.start_ns
+        if series is None or not self._may_be_packed(start_ns):
+            return None
+        self._used = True
+        return packed_result(self._run, series, length_ns, start_ns)
+
+    def _run(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return run(self._base, query, values).fetchall()
 
     def _write(
         self, queries: Mapping[str, str], series: int, length_ns: int, start_ns: int, rank: Rank, tally: Tally,
@@ -376,9 +367,10 @@ class PostgresStore(PostgresReader):
         query = (
             f"select rank from {table_of(interval.length_ns)} where series = %s and length_ns = %s and start_ns = %s"
         )
-        where, self._used = (self._series_of(segment, None), interval.length_ns, interval.start_ns), True
-        found = self._one(run(self._base, query, where))
-        return None if found is None else Rank(found)
+        series, self._used = self._series_of(segment, None), True
+        found = self._one(run(self._base, query, (series, interval.length_ns, interval.start_ns)))
+        packed = self._packed(series, interval)
+        return max((Rank(one) for one in (found, packed and packed[0]) if one is not None), default=None)
 
     def put_agents(self, said: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep the status of agents, as this collector knows it."""
@@ -430,16 +422,15 @@ class PostgresStore(PostgresReader):
         return done
 
     def _sum(self, length_ns: int, start_ns: int, series: int) -> None:
-        parts = "singles" if length_ns == MINUTE_NS else "minutes"
-        query = f"select {NAMES}, beyond from {parts} where series = %s and start_ns >= %s and start_ns < %s"
-        whole, count, self._used = Tally(), 0, True
-        for row in run(self._base, query, (series, start_ns, start_ns + length_ns)).fetchall():
-            if (part := tally_in(row)) is not None:
-                whole.add(part)
-                count += 1
+        parts, within = "singles" if length_ns == MINUTE_NS else "minutes", (start_ns, start_ns + length_ns)
+        self._used = True
+        whole, count = sum_of(self._run, parts, series, within, self._may_be_packed(start_ns))
+        known = self._packed(series, Interval(*within))
+        if known is not None and known[1].intervals + known[1].missed > whole.intervals + whole.missed:
+            return  # some parts are gone: the old sum knows more
         if count:
             summed = HOUR_NS if length_ns == MINUTE_NS else None
-            self._write(_SUMS, series, length_ns, start_ns, Rank.SETTLED, whole, summed)
+            self._write(SUMS, series, length_ns, start_ns, Rank.SETTLED, whole, summed)
 
     def prune(self, now_ns: int) -> Pruned:
         """Delete what is past its retention, and the oldest days if the store is too large."""

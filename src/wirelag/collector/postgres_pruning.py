@@ -16,8 +16,10 @@ from typing import Final
 
 from psycopg.errors import LockNotAvailable
 
+from wirelag.collector.block import ROWS
 from wirelag.collector.data_time import DataTime
-from wirelag.collector.postgres_tables import LENGTHS, Base, days_of, run
+from wirelag.collector.postgres_packing import pack
+from wirelag.collector.postgres_tables import BLOCKS, LENGTHS, PARTITIONED, Base, days_of, run
 from wirelag.collector.pruning import FACT, STEP_MESSAGES
 from wirelag.collector.store import DAY_NS, Pruned, Retention
 
@@ -55,6 +57,7 @@ def _pruned(
     if passed.since_ns is None and passed.trusted_ns is not None:
         _by_age(base, keep, passed.trusted_ns)
         _classes(base, classes, passed.trusted_ns - keep.single_ns)
+    pack(base, newest_ns)
     done.messages = _messages(base, keep.waiting_bytes)
     done.results = _by_size(base, keep.most_bytes)
     _series(base)
@@ -96,6 +99,11 @@ def _by_age(base: Base, keep: Retention, time_ns: int) -> None:
                 _drop(base, day)
         where = table if age_ns < DAY_NS else f"{table}_rest"
         run(base, f"delete from {where} where start_ns < %s", (time_ns - age_ns,))
+        blocks = BLOCKS[table]  # the last one of a day goes on into the next
+        for day, end_ns in days_of(base, blocks):
+            if end_ns + LENGTHS[table] <= time_ns - age_ns:
+                _drop(base, day)
+        run(base, f"delete from {blocks} where start_ns + %s * length_ns < %s", (ROWS, time_ns - age_ns))
     run(base, "delete from messages where start_ns < %s", (time_ns - keep.messages_ns,))
     run(base, "delete from changes where at_ns < %s", (time_ns - keep.hours_ns,))
 
@@ -115,10 +123,10 @@ def _classes(base: Base, segments: Iterable[str], before_ns: int) -> None:
     """Delete classes without new results."""
     some = "exists (select from {} r where r.series = s.id and r.start_ns >= %(before)s)"
     query = "select id from series s where segment = any(%(names)s) and class <> '' and not (" + (
-        " or ".join(map(some.format, LENGTHS)) + ")"
+        " or ".join(map(some.format, PARTITIONED)) + ")"
     )
     ids = [row[0] for row in run(base, query, {"names": list(segments), "before": before_ns}).fetchall()]
-    for table in LENGTHS if ids else ():
+    for table in PARTITIONED if ids else ():
         run(base, f"delete from {table} where series = any(%s)", (ids,))
 
 
@@ -145,17 +153,19 @@ def _by_size(base: Base, most_bytes: int) -> int:
     """Drop the oldest days until the rest fits; returns how many results were in them."""
     done = 0
     for table in LENGTHS:
-        for day, _ in days_of(base, table)[:-1]:
+        days = [(end_ns, "count(*)", day) for day, end_ns in days_of(base, table)[:-1]]
+        days += [(end_ns, "coalesce(sum(count), 0)", day) for day, end_ns in days_of(base, BLOCKS[table])[:-1]]
+        for _, count, day in sorted(days):
             if used_bytes(base) <= most_bytes:
                 return done
-            row = run(base, f"select count(*) from {day}").fetchone()
-            done += row[0] if row is not None and _drop(base, day) else 0
+            row = run(base, f"select {count} from {day}").fetchone()
+            done += int(row[0]) if row is not None and _drop(base, day) else 0
     return done
 
 
 def _series(base: Base) -> None:
     """Delete series without results. Their ids are then void everywhere: whoever uses one does not pass the gate."""
-    empty = " and ".join(f"not exists (select from {table} r where r.series = s.id)" for table in LENGTHS)
+    empty = " and ".join(f"not exists (select from {table} r where r.series = s.id)" for table in PARTITIONED)
     with base.transaction():
         run(base, "set local enable_hashjoin = off")  # by the index, not by reading all results
         run(base, "set local enable_mergejoin = off")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from wirelag.collector.block import Block, period_ns
 from wirelag.collector.columns import COLUMNS, tally_of
-from wirelag.collector.postgres_tables import LENGTHS, connected, run, table_of
-from wirelag.collector.store import Row
+from wirelag.collector.packing import unpacked
+from wirelag.collector.postgres_tables import BLOCKS, PARTITIONED, connected, run, table_of
+from wirelag.collector.store import Row, rows_in
 from wirelag.collector.tally import Tally
-from wirelag.protocol.results import Rank
 
 NAMES: Final = ", ".join(COLUMNS)
+MOST: Final = 1 << 20  # parts of a sum
+Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]  # runs a query
 
 
 class PostgresReader:
@@ -51,7 +54,7 @@ class PostgresReader:
     def lengths_ns(self, segment: str, key: str | None) -> list[int]:
         """The lengths of a series' stored intervals."""
         least = " union all ".join(
-            f"select min(length_ns) from {table} where series = s.id and length_ns > last" for table in LENGTHS
+            f"select min(length_ns) from {table} where series = s.id and length_ns > last" for table in PARTITIONED
         )
         query = (
             "with recursive s as (select id from series where segment = %s and class = %s), "
@@ -61,17 +64,70 @@ class PostgresReader:
         )
         return [int(length) for (length,) in self._read(query, (plain_text(segment), plain_text(key or "")))]
 
-    def rows(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> list[Row]:
+    def block(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> Block:
         """Results of one length that begin within these times, in order; the latest, if there are too many."""
-        query = (
-            f"select start_ns, rank, {NAMES}, beyond from {table_of(length_ns)} "
-            "where length_ns = %s and start_ns >= %s and start_ns < %s "
-            "and series = (select id from series where segment = %s and class = %s) "
-            "order by start_ns desc limit %s"
-        )
-        found = self._read(query, (length_ns, *times_ns, plain_text(segment), plain_text(key or ""), most))
-        tallies = ((row, tally_in(row[2:])) for row in reversed(found))
-        return [Row(segment, key, row[0], length_ns, Rank(row[1]), one) for row, one in tallies if one is not None]
+        names = plain_text(segment), plain_text(key or "")
+        found = self._read("select id from series where segment = %s and class = %s", names)
+        return results_of(self._read, found[0][0], length_ns, times_ns, most) if found else Block.joined([])
+
+    def rows(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> list[Row]:
+        """The same as rows."""
+        return rows_in(self.block(segment, key, length_ns, times_ns, most), segment, key, length_ns)
+
+
+def results_of(read: Read, series: int, length_ns: int, times_ns: tuple[int, int], most: int) -> Block:
+    """The results of a series, of rows and of blocks; where both have one, that which knows more."""
+    table, where = table_of(length_ns), "where series = %s and length_ns = %s and start_ns"
+    query = f"select start_ns, rank, {NAMES}, beyond from {table} {where} >= %s and start_ns < %s"
+    rows = read(f"{query} order by start_ns desc limit %s", (series, length_ns, *times_ns, most))
+    first_ns = times_ns[0] // period_ns(length_ns) * period_ns(length_ns)
+    query = f"select start_ns, count from {BLOCKS[table]} {where} >= %s and start_ns < %s order by start_ns desc"
+    wanted, count = list[int](), 0
+    for start_ns, held in read(query, (series, length_ns, first_ns, times_ns[1])):
+        if count < most:
+            wanted.append(start_ns)
+        count += held if times_ns[0] <= start_ns and start_ns + period_ns(length_ns) <= times_ns[1] else 0
+    packed: list[tuple[Any, ...]] = []
+    if wanted:
+        query = f"select body from {BLOCKS[table]} {where} = any(%s) order by start_ns"
+        packed = read(query, (series, length_ns, wanted))
+    blocks = [unpacked(body) for (body,) in packed] + [block_of(rows[::-1])]
+    return Block.joined(blocks).within(times_ns, most)
+
+
+def block_of(rows: Iterable[Sequence[Any]]) -> Block:
+    """A block of rows: start, rank, columns and what is beyond; without those that are impossible."""
+    found = ((row[0], row[1], tally_in(row[2:])) for row in rows)
+    return Block.of((start_ns, rank, tally) for start_ns, rank, tally in found if tally is not None)
+
+
+def packed_result(read: Read, series: int, length_ns: int, start_ns: int) -> tuple[int, Tally] | None:
+    """What a block has of an interval: its rank, and the result."""
+    query = f"select body from {BLOCKS[table_of(length_ns)]} where series = %s and length_ns = %s and start_ns = %s"
+    stored = read(query, (series, length_ns, start_ns // period_ns(length_ns) * period_ns(length_ns)))
+    found = Block.joined([unpacked(body).within((start_ns, start_ns + 1), 1) for (body,) in stored])
+    return (found.ranks[0], found.tally(0)) if len(found) else None
+
+
+def sum_of(read: Read, table: str, series: int, within: tuple[int, int], packed: bool) -> tuple[Tally, int]:
+    """All results of a table that begin within these times added up, and how many; `packed`: some may be in blocks."""
+    where, blocks = "where series = %s and start_ns >= %s and start_ns < %s", dict[int, list[Block]]()
+    if packed:
+        query = f"select length_ns, body from {BLOCKS[table]} {where}"
+        for length, body in read(query, (series, within[0] - period_ns(within[1] - within[0]), within[1])):
+            blocks.setdefault(length, []).append(unpacked(body))
+    rows: dict[int, list[Sequence[Any]]] = {}
+    for length, *row in read(
+        f"select length_ns, start_ns, rank, {NAMES}, beyond from {table} {where}", (series, *within)
+    ):
+        rows.setdefault(length, []).append(row)
+    whole, count = Tally(), 0
+    for length in sorted({*blocks, *rows}):
+        own = block_of(sorted(rows.get(length, []), key=lambda row: int(row[0])))
+        found = Block.joined([*blocks.get(length, []), own]).within(within, MOST)
+        whole.add(found.sum(0, len(found)))
+        count += len(found)
+    return whole, count
 
 
 def tally_in(row: Sequence[Any]) -> Tally | None:

@@ -27,6 +27,8 @@ except ImportError:
 
 Base = Connection[tuple[Any, ...]]
 LENGTHS: Final = {"singles": DAY_NS, "minutes": DAY_NS, "hours": 30 * DAY_NS}  # by table: of one of its parts
+BLOCKS: Final = {table: f"{table}_packed" for table in LENGTHS}  # where their results go once they are settled
+PARTITIONED: Final = LENGTHS | {BLOCKS[table]: length_ns for table, length_ns in LENGTHS.items()}
 MOST_DAYS: Final = 400  # parts of one table
 FENCED, NEWER, DELETED = "WL001", "WL002", "WL003"  # why `gate` refuses
 _CONNECT_S: Final = 3
@@ -46,6 +48,16 @@ def _results(table: str) -> str:
 create table {table} (series bigint not null, length_ns bigint not null, start_ns bigint not null,
     rank smallint not null, {columns}, beyond jsonb,
     primary key (series, length_ns, start_ns)) partition by range (start_ns);
+create table {table}_rest partition of {table} default;
+"""
+
+
+def _blocks(table: str) -> str:
+    return f"""
+create table {table} (series bigint not null, length_ns bigint not null, start_ns bigint not null,
+    count integer not null, body bytea not null,
+    primary key (series, length_ns, start_ns)) partition by range (start_ns);
+alter table {table} alter column body set storage external;
 create table {table}_rest partition of {table} default;
 """
 
@@ -92,7 +104,8 @@ create table changes (at_ns bigint primary key, said text not null);
 create table facts (name text primary key, value text not null);
 create table fences (part smallint primary key, token bigint not null default 0, holder text);
 insert into fences (part) select generate_series(0, {PARTS - 1});
-"""
+""",
+    "".join(map(_blocks, BLOCKS.values())),
 ]
 
 
@@ -183,12 +196,12 @@ def table_of(length_ns: int) -> str:
 
 def day_of(table: str, start_ns: int) -> int:
     """The beginning of the part of a table that a result is in."""
-    return start_ns // LENGTHS[table] * LENGTHS[table]
+    return start_ns // PARTITIONED[table] * PARTITIONED[table]
 
 
 def make_day(base: Base, table: str, day_ns: int) -> bool:
     """Make a part of a table, unless it is there or there is no room; False if others use the rest just now."""
-    length_ns, rest = LENGTHS[table], f"{table}_rest"
+    length_ns, rest = PARTITIONED[table], f"{table}_rest"
     part = f"{table}_{time.strftime('%Y%m%d', time.gmtime(day_ns // 10**9))}"
     try:
         with base.transaction():

@@ -20,29 +20,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from wirelag.collector.block import period_ns
 from wirelag.collector.data_time import DataTime
+from wirelag.collector.sqlite_packing import Packer
 from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Pruned, Retention
 from wirelag.network.segments import parse_segment
 
 STEP: Final = 1000  # rows of a step
+STEP_BLOCKS: Final = 16  # blocks of a step
 STEP_MESSAGES: Final = 16  # messages of a step,
 STEP_BYTES: Final = 1 << 20  # and their bytes, if there are several
 MOST_PAUSE_S: Final = 1.0
 STEP_PAGES: Final = 256  # that are returned to the file system in a step
 MOST_PAGES: Final = 4096  # that are returned in one run
 FACT: Final = "data_time"
+_TABLES: Final = ("results", "blocks")
 _KINDS: Final = ((0, MINUTE_NS), (MINUTE_NS, HOUR_NS), (HOUR_NS, DAY_NS))  # of lengths
 # Each pair of series and length, by leaps over the primary key, with its first and last start.
 _PAIRS: Final = """
 with recursive pairs (series, length_ns) as (
-    select id, (select min(length_ns) from results r where r.series = s.id) from series s
+    select id, (select min(length_ns) from {table} r where r.series = s.id) from series s
     union all
-    select p.series, (select min(length_ns) from results r where r.series = p.series and r.length_ns > p.length_ns)
+    select p.series, (select min(length_ns) from {table} r where r.series = p.series and r.length_ns > p.length_ns)
     from pairs p where p.length_ns is not null
 )
 select series, length_ns,
-    (select min(start_ns) from results r where r.series = p.series and r.length_ns = p.length_ns),
-    (select max(start_ns) from results r where r.series = p.series and r.length_ns = p.length_ns)
+    (select min(start_ns) from {table} r where r.series = p.series and r.length_ns = p.length_ns),
+    (select max(start_ns) from {table} r where r.series = p.series and r.length_ns = p.length_ns)
 from pairs p where p.length_ns is not null
 """
 
@@ -107,6 +111,7 @@ class Pruner:
     turn: threading.Lock
     keep: Retention
     forget: Callable[[], None]
+    told: Callable[[str], None]  # of what the disk has changed
     ended: bool = False
     steady_ns: int | None = None
 
@@ -122,10 +127,12 @@ class Pruner:
         if passed.since_ns is None and passed.trusted_ns is not None:
             self._by_age(pairs, passed.trusted_ns)
             self._classes(classes, passed.trusted_ns)
+        self._pack()
         done.messages = self._messages()
         done.results = self._by_size()
         with self._step(self.forget):
-            self.base.execute("delete from series where not exists (select 1 from results where series = series.id)")
+            nowhere = " and ".join(f"not exists (select 1 from {one} where series = series.id)" for one in _TABLES)
+            self.base.execute(f"delete from series where {nowhere}")
             self.base.execute("delete from stale where series not in (select id from series)")
         for _ in range(MOST_PAGES // STEP_PAGES):
             with self._turn():
@@ -158,6 +165,12 @@ class Pruner:
             more = self._drop(these, values) != []
         with self._step():
             self.base.execute("delete from changes where at_ns < ?", (time_ns - keep.hours_ns,))
+
+    def _pack(self) -> None:
+        packer = Packer(self.base, self._step, lambda: self.ended, self.told)
+        names = {series: (segment, key) for series, segment, key in self.base.execute("select * from series")}
+        for one in self._pairs():
+            packer.pack(names[one.series], one.series, one.length_ns, one.last_ns)
 
     def _classes(self, segments: Iterable[str], time_ns: int) -> None:
         """Delete classes without new results."""
@@ -223,7 +236,7 @@ class Pruner:
             if some and rows > 0:
                 here = sum(one.rows for one in some)
                 oldest_ns, newest_ns = min(one.first_ns for one in some), max(one.last_ns for one in some)
-                done += self._delete(some, oldest_ns + int((newest_ns - oldest_ns) * min(1.0, rows / here)) + 1)
+                done += self._delete(some, oldest_ns + int((newest_ns - oldest_ns) * min(1.0, rows / here)) + 1, True)
                 rows -= here
         return done
 
@@ -260,9 +273,13 @@ class Pruner:
         with self._step():
             return self.base.execute(f"delete {these} returning bytes", values).fetchall()
 
-    def _delete(self, pairs: Iterable[_Pair], before_ns: int) -> int:
-        """Delete the results of these pairs that begin before a time, STEP rows at a time."""
-        due, done = [one for one in pairs if one.first_ns < before_ns], 0
+    def _delete(self, pairs: Iterable[_Pair], before_ns: int, begun: bool = False) -> int:
+        """Delete the results of these pairs that begin before a time, STEP rows at a time.
+
+        Of blocks those that end before it, or with `begun` also the one that it is in.
+        """
+        due = [one for one in pairs if one.first_ns < before_ns]
+        done = 0 if self.ended else sum(self._delete_blocks(one, before_ns, begun) for one in due)
         while due and not self.ended:
             left = STEP
             with self._step():
@@ -278,8 +295,32 @@ class Pruner:
                     left, done = left - gone, done + gone
         return done
 
+    def _delete_blocks(self, pair: _Pair, before_ns: int, begun: bool) -> int:
+        query = (
+            "delete from blocks where series = ?1 and length_ns = ?2 and start_ns in (select start_ns from blocks "
+            "where series = ?1 and length_ns = ?2 and start_ns < ?3 order by start_ns limit ?4) returning count"
+        )
+        done, more, limit_ns = 0, True, before_ns if begun else before_ns - period_ns(pair.length_ns) + 1
+        while more and not self.ended:
+            with self._step():
+                gone = self.base.execute(query, (pair.series, pair.length_ns, limit_ns, STEP_BLOCKS)).fetchall()
+            done += sum(count for (count,) in gone)
+            more = len(gone) == STEP_BLOCKS
+        return done
+
     def _pairs(self) -> list[_Pair]:
-        return [_Pair(*row) for row in self.base.execute(_PAIRS)]
+        """Of rows and blocks."""
+        found = {(one.series, one.length_ns): one for one in map(_Pair._make, self._leaps("results"))}
+        for series, length_ns, first_ns, last_ns in self._leaps("blocks"):
+            pair = _Pair(series, length_ns, first_ns, last_ns + period_ns(length_ns) - length_ns)
+            rows = found.get((series, length_ns), pair)
+            found[series, length_ns] = _Pair(
+                series, length_ns, min(first_ns, rows.first_ns), max(rows.last_ns, pair.last_ns)
+            )
+        return list(found.values())
+
+    def _leaps(self, table: str) -> list[tuple[int, int, int, int]]:
+        return self.base.execute(_PAIRS.format(table=table)).fetchall()
 
     def _newest_message(self) -> list[int]:
         (found,) = self.base.execute("select max(start_ns) from messages").fetchone()

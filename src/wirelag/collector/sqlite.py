@@ -10,15 +10,16 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from wirelag.collector.columns import COLUMNS, tally_of, values_of
+from wirelag.collector.block import Block, knows_more
+from wirelag.collector.columns import COLUMNS, values_of
 from wirelag.collector.pruning import Pruner, used_bytes
-from wirelag.collector.sqlite_check import changed_rows, check, checksum, is_whole, of_message, of_result, stored
+from wirelag.collector.sqlite_check import changed_rows, check, checksum, is_whole, of_message, stored
 from wirelag.collector.sqlite_file import (
     UNCHECKED,
     cannot_open,
@@ -26,8 +27,9 @@ from wirelag.collector.sqlite_file import (
     is_damage,
     opened,
 )
+from wirelag.collector.sqlite_reading import Name, lengths_of, result_in, result_of, results_of
 from wirelag.collector.sqlite_rescue import finish, rescue
-from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, SUMMED, Pruned, Put, Retention, Row
+from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, SUMMED, Pruned, Put, Retention, Row, rows_in
 from wirelag.collector.tally import Tally
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.results import Rank
@@ -39,7 +41,7 @@ MOST_OF_ONE: Final = 1 << 13  # classes of one segment, so that it cannot use up
 
 MOST_FIRST: Final = 1 << 16
 
-_RANKS: Final = frozenset(map(int, Rank))
+MOST_PARTS: Final = 1 << 20  # of a sum
 _PUT: Final = (
     f"insert or replace into results (series, length_ns, start_ns, rank, {', '.join(COLUMNS)}, crc) "
     f"values ({', '.join('?' * (5 + len(COLUMNS)))})"
@@ -103,7 +105,7 @@ class SqliteStore:
             reading, pruning = (opening.enter_context(closing(connected(self.path))) for _ in range(2))
             opening.pop_all()
         self._base, self._read_base = base, reading
-        self._pruner = Pruner(pruning, self._turn, self._keep, self._forget_series)
+        self._pruner = Pruner(pruning, self._turn, self._keep, self._forget_series, self._note)
 
     def retain(self, retention: Retention) -> None:
         """Keep results for other times from now on; from any thread."""
@@ -147,9 +149,9 @@ class SqliteStore:
         """
         if table == "results":
             where, kept = "series = ? and length_ns = ? and start_ns = ?", list[tuple[Any, ...]]()
-            for series, *row, _ in rows:  # one that is impossible was damaged before
-                if self._tally(row, UNCHECKED) is not None:
-                    kept.append((checksum(row), series, *row[2:4]))
+            for series, segment, key, length_ns, *row in rows:  # one that is impossible was damaged before
+                if result_in((segment, key), length_ns, row, self._note) is not None:
+                    kept.append((checksum((segment, key, length_ns, *row[:-1])), series, length_ns, row[0]))
         else:
             where, kept = "key = ?", [(checksum(row), row[0]) for *row, _ in rows]
         if not kept:
@@ -298,7 +300,7 @@ class SqliteStore:
         before = Tally()
         if where not in self._first or rank < Rank.FIRST:
             known, before = self._stored((segment, key or ""), where)
-        if known is not None and (known > rank or (known == rank and before.loss_sent and not tally.loss_sent)):
+        if known is not None and knows_more(known, before, rank, tally):
             return Put(known, taken=False)
         self._write((segment, key or ""), where, rank, tally)
         if rank == Rank.FIRST and not tally.loss_sent and len(self._first) < MOST_FIRST:
@@ -315,23 +317,13 @@ class SqliteStore:
         """How much is known of an interval."""
         return self._stored((segment, ""), (self._series_of(segment, None), interval.length_ns, interval.start_ns))[0]
 
-    def _stored(self, name: tuple[str, str], where: tuple[int | None, int, int]) -> tuple[Rank | None, Tally]:
+    def _stored(self, name: Name, where: tuple[int | None, int, int]) -> tuple[Rank | None, Tally]:
         """What is stored of an interval of a series; nothing, if the disk has changed it."""
-        query = (
-            f"select rank, {', '.join(COLUMNS)}, crc from results where series = ? and length_ns = ? and start_ns = ?"
-        )
-        if (found := self._base.execute(query, where).fetchone()) is not None:
-            rank, *values, crc = found
-            if (tally := self._tally((*name, *where[1:], rank, *values), crc)) is not None:
-                return Rank(rank), tally
-        return None, Tally()
-
-    def _tally(self, row: Sequence[Any], crc: int | None) -> Tally | None:
-        """The result of segment, class, length, start, rank and columns; None if the disk has changed it."""
-        found = tally_of(row[5:]) if is_whole(row, crc) and row[4] in _RANKS else None
-        if found is None:
-            self._note(of_result(row[0], row[3]))
-        return found
+        series, length_ns, start_ns = where
+        if series is None:
+            return None, Tally()
+        found = result_of(self._base, name, series, length_ns, start_ns, self._note)
+        return (None, Tally()) if found is None else (Rank(found[0]), found[1])
 
     def put_agents(self, said: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep the status of agents."""
@@ -373,16 +365,13 @@ class SqliteStore:
 
     def _sum(self, length_ns: int, start_ns: int, series: int) -> None:
         lower, upper = (0, MINUTE_NS) if length_ns == MINUTE_NS else (MINUTE_NS, HOUR_NS)
-        query = (
-            f"select length_ns, start_ns, rank, {', '.join(COLUMNS)}, crc from results where series = ? "
-            "and length_ns >= ? and length_ns < ? and start_ns >= ? and start_ns < ?"
-        )
         name = self._base.execute("select segment, class from series where id = ?", (series,)).fetchone() or ("", "")
-        whole, parts = Tally(), 0
-        for *row, crc in self._base.execute(query, (series, lower, upper, start_ns, start_ns + length_ns)):
-            if (part := self._tally((*name, *row), crc)) is not None:
-                whole.add(part)
-                parts += 1
+        whole, parts, within = Tally(), 0, (start_ns, start_ns + length_ns)
+        for length in lengths_of(self._base, series):
+            if lower <= length < upper:
+                found = results_of(self._base, name, series, length, within, MOST_PARTS, self._note)
+                whole.add(found.sum(0, len(found)))
+                parts += len(found)
         known, before = self._stored(name, (series, length_ns, start_ns))
         if known is not None and before.intervals + before.missed > whole.intervals + whole.missed:
             return  # some parts are gone: the old sum knows more
@@ -463,28 +452,26 @@ class SqliteStore:
 
     def lengths_ns(self, segment: str, key: str | None) -> list[int]:
         """The lengths of a series' stored intervals."""
-        query = (
-            "select min(length_ns) from results where length_ns > ? and "
-            "series = (select id from series where segment = ? and class = ?)"
-        )
-        found = [0]
         with self._reading:
-            while (length := self._read_base.execute(query, (found[-1], segment, key or "")).fetchone()[0]) is not None:
-                found.append(length)
-        return found[1:]
+            series = self._id_of(segment, key)
+            return [] if series is None else lengths_of(self._read_base, series)
+
+    def block(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> Block:
+        """Results of one length that begin within these times, in order; the latest, if there are too many."""
+        with self._reading:
+            series = self._id_of(segment, key)
+            if series is None:
+                return Block.joined([])
+            return results_of(self._read_base, (segment, key or ""), series, length_ns, times_ns, most, self._note)
 
     def rows(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> list[Row]:
-        """Results of one length that begin within these times, in order; the latest, if there are too many."""
-        query = (
-            f"select start_ns, rank, {', '.join(COLUMNS)}, crc from results where length_ns = ? and start_ns >= ? "
-            "and start_ns < ? and series = (select id from series where segment = ? and class = ?) "
-            "order by start_ns desc limit ?"
-        )
-        with self._reading:
-            found = self._read_base.execute(query, (length_ns, *times_ns, segment, key or "", most)).fetchall()
-        rows = (((segment, key or "", length_ns, *row), crc) for *row, crc in reversed(found))
-        tallies = ((row, self._tally(row, crc)) for row, crc in rows)
-        return [Row(segment, key, row[3], length_ns, Rank(row[4]), one) for row, one in tallies if one is not None]
+        """The same as rows."""
+        return rows_in(self.block(segment, key, length_ns, times_ns, most), segment, key, length_ns)
+
+    def _id_of(self, segment: str, key: str | None) -> int | None:
+        query = "select id from series where segment = ? and class = ?"
+        found = self._read_base.execute(query, (segment, key or "")).fetchone()
+        return None if found is None else int(found[0])
 
     @property
     def file_bytes(self) -> int:

@@ -1,6 +1,7 @@
 """Damage of the store's file: what SQLite itself sees, and rows that the disk has changed.
 
-Laws. Results and messages have a CRC-32 of all their values, and a result's also of the names of its segment and class:
+Laws. Results, blocks of them and messages have a CRC-32 of all their values, and all but messages also of the names of
+their segment and class:
 a row of which one bit has changed, here or in the table of names, is told from one that was written. Rows of older
 versions have none until the first check, which names them (`bare`). Nothing here changes the file. Rows are read a few
 at a time, so that no reader holds the journal back.
@@ -24,10 +25,15 @@ from wirelag.units import format_time, many
 MOST_LOOKED: Final = 256 << 20  # bytes of a file that is looked over at once
 _HALF: Final = 1 << 63
 _STEP: Final = 500  # rows of results that are read at once
-_STEP_MESSAGES: Final = 8
+_STEP_BLOCKS, _STEP_MESSAGES = 8, 8
 _RESULTS: Final = f"""
 select series, ifnull(segment, ''), ifnull(class, ''), length_ns, start_ns, rank, {", ".join(COLUMNS)}, crc from (
     select * from results where (series, length_ns, start_ns) > (?, ?, ?) order by series, length_ns, start_ns limit ?
+) left join series on id = series
+"""
+_BLOCKS: Final = """
+select series, ifnull(segment, ''), ifnull(class, ''), length_ns, start_ns, count, body, crc from (
+    select * from blocks where (series, length_ns, start_ns) > (?, ?, ?) order by series, length_ns, start_ns limit ?
 ) left join series on id = series
 """
 _MESSAGES: Final = (
@@ -90,6 +96,15 @@ def changed_rows(
         keys = [(row[0], *row[3:5]) for row in rows]  # out of order, as `check` sees: it ends here
         last = max((key for key in keys if all(type(one) is int for one in key) and key > last), default=None)
         pause(time.monotonic() - began_s)
+    last = -(1 << 63), 0, 0
+    while last is not None:
+        began_s, rows = time.monotonic(), base.execute(_BLOCKS, (*last, _STEP_BLOCKS)).fetchall()
+        for _, segment, key, *values, crc in rows:
+            if checksum((segment, key, *values)) != crc:
+                yield of_block(segment, values[1])
+        keys = [(row[0], *row[3:5]) for row in rows]
+        last = max((key for key in keys if all(type(one) is int for one in key) and key > last), default=None)
+        pause(time.monotonic() - began_s)
     after: str | None = ""
     while after is not None:
         began_s, rows = time.monotonic(), base.execute(_MESSAGES, (after, _STEP_MESSAGES)).fetchall()
@@ -105,6 +120,12 @@ def of_result(segment: str, start_ns: Any) -> str:
     """The name of a damaged result."""
     when = format_time(start_ns) if isinstance(start_ns, int) else "an unknown time"
     return f"a result of {segment or 'an unknown segment'} at {when}"
+
+
+def of_block(segment: str, start_ns: Any) -> str:
+    """The name of a damaged block of results."""
+    when = format_time(start_ns) if isinstance(start_ns, int) else "an unknown time"
+    return f"a block of results of {segment or 'an unknown segment'} from {when}"
 
 
 def of_message(key: str) -> str:

@@ -2,7 +2,8 @@
 
 Laws. `version_of` reads, and changes nothing. Before an older file is changed it is copied to `FILE.version1` (its
 version); the change is one transaction. A newer file is refused and stays as it is. Results and messages carry a
-checksum (sqlite_check.py); those of version 2 and before get theirs from the first check, beside the work.
+checksum (sqlite_check.py); those of version 2 and before get theirs from the first check, beside the work. Version 4
+has `blocks`, into which results go once they are settled (sqlite_packing.py).
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ from wirelag.collector.columns import COLUMNS, LATER
 from wirelag.collector.store import StoreUnavailable
 from wirelag.errors import WirelagError
 
-VERSION: Final = 3  # raised with every change of a table: a program that does not know it must not write
+VERSION: Final = 4  # raised with every change of a table: a program that does not know it must not write
 UNCHECKED: Final = -1  # the checksum of rows that older versions wrote, until the first check; without any: damaged
+_BLOCKS: Final = """
+create table blocks (series integer not null, length_ns integer not null, start_ns integer not null,
+    count integer not null, body blob not null, crc integer, primary key (series, length_ns, start_ns)) without rowid;
+"""
 _SCHEMA: Final = f"""
 create table series (id integer primary key, segment text not null, class text not null, unique (segment, class));
 create table results (series integer not null, length_ns integer not null, start_ns integer not null,
@@ -33,7 +38,7 @@ create index messages_by_place on messages (start_ns, point, bytes);
 create table agents (point text primary key, said text not null) without rowid;
 create table changes (at_ns integer primary key, said text not null);
 create table facts (name text primary key, value text not null) without rowid;
-"""
+{_BLOCKS}"""
 _HEADER: Final = b"SQLite format 3\0"
 _VERSION_AT: Final = 60  # of the header, 4 bytes (SQLite's file format, 1.3)
 _DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -168,8 +173,9 @@ def _update(base: sqlite3.Connection, version: int) -> None:
     try:
         if version == 1:
             _to_version2(base)
-        for table in ("results", "messages"):
+        for table in ("results", "messages") if version <= 2 else ():
             base.execute(f"alter table {table} add column crc integer default {UNCHECKED}")
+        base.execute(_BLOCKS)
         base.execute(f"pragma user_version = {VERSION}")
         base.execute("commit")
     except BaseException:

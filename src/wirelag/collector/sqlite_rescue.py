@@ -1,7 +1,7 @@
 """What is saved of a damaged store, and how its successor takes its place.
 
 Laws. A damaged file is never deleted: it is renamed, and every row that can be read, from both ends of each table, goes
-into its successor. So do results and messages to which no whole page leads any more, if their checksums are right
+into its successor. So do results, blocks and messages to which no whole page leads any more, if their checksums are right
 (sqlite_pages.py): damage costs the rows of its own page. Only what the file holds may cost a row: where the system
 lacks something (file descriptors, room on the disk), the rescue fails as a whole, and the next attempt reads
 everything. The successor is complete before the damaged file is moved, and has a name by which the next start finds it:
@@ -21,14 +21,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from wirelag.collector.block import period_ns
 from wirelag.collector.columns import COLUMNS
 from wirelag.collector.sqlite_check import checksum
 from wirelag.collector.sqlite_file import UNCHECKED, as_text, opened, sync_folder
 from wirelag.collector.sqlite_pages import Pages
 from wirelag.collector.store import HOUR_NS, MINUTE_NS
 
-_TABLES: Final = ("series", "messages", "agents", "changes", "facts", "stale", "results")  # in order of rescue
-_RESULT, _MESSAGE = 5 + len(COLUMNS), 7  # values of a row
+_TABLES: Final = ("series", "messages", "agents", "changes", "facts", "stale", "blocks", "results")  # in this order
+_RESULT, _BLOCK, _MESSAGE = 5 + len(COLUMNS), 6, 7  # values of a row
 _BATCH: Final = 10_000  # rows of a transaction
 _FILES: Final = ("", "-wal", "-shm")  # of a store
 _LACKING: Final = {
@@ -98,6 +99,8 @@ def _save(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> int:
     except sqlite3.Error as error:
         _raise_unless_damaged(error)
         return 0
+    if not there:  # an older version does not have it
+        return 0
     columns = [row[1:6:4] for row in new.execute(f"pragma table_info({table})") if row[1] in {*there, "crc"}]
     names = [name for name, _ in columns]
     key = [name for name, place in sorted(columns, key=lambda one: one[1]) if place]
@@ -138,6 +141,11 @@ def _save_unreached(path: str, new: sqlite3.Connection, saved: dict[str, int]) -
                     saved["series"] += names.name(row)
                     saved["results"] += _insert(new, "results", row)
                     _mark(new, *row[:3])
+                elif len(row) == _BLOCK and names.is_whole(row):
+                    saved["series"] += names.name(row)
+                    saved["blocks"] += _insert(new, "blocks", row)
+                    for start_ns in range(row[2], row[2] + period_ns(row[1]), max(MINUTE_NS, row[1])):
+                        _mark(new, *row[:2], start_ns)
                 elif len(row) == _MESSAGE and checksum((*row[:3], row[4])) == row[-1]:
                     saved["messages"] += _insert(new, "messages", row)
         new.execute("commit")
@@ -181,9 +189,10 @@ class _Names:
 
 
 def _is_there(new: sqlite3.Connection, row: list[Any]) -> bool:
-    """Whether a row was saved, or is neither a result nor a message by its width."""
-    if len(row) == _RESULT:
-        query, key = "select 1 from results where series = ? and length_ns = ? and start_ns = ?", row[:3]
+    """Whether a row was saved, or is neither a result, a block nor a message by its width."""
+    if len(row) in (_RESULT, _BLOCK):
+        table = "results" if len(row) == _RESULT else "blocks"
+        query, key = f"select 1 from {table} where series = ? and length_ns = ? and start_ns = ?", row[:3]
     elif len(row) == _MESSAGE:
         query, key = "select 1 from messages where key = ?", row[:1]
     else:
@@ -192,12 +201,13 @@ def _is_there(new: sqlite3.Connection, row: list[Any]) -> bool:
 
 
 def _unnamed(new: sqlite3.Connection) -> Iterator[Sequence[Any]]:
-    """A result of each series without a name."""
-    query, last = "select * from results where series > ? order by series limit 1", -1
-    while (row := new.execute(query, (last,)).fetchone()) is not None:
-        last = row[0]
-        if new.execute("select 1 from series where id = ?", (last,)).fetchone() is None:
-            yield row
+    """A result of each series without a name, or a block."""
+    for table in ("results", "blocks"):
+        query, last = f"select * from {table} where series > ? order by series limit 1", -1
+        while (row := new.execute(query, (last,)).fetchone()) is not None:
+            last = row[0]
+            if new.execute("select 1 from series where id = ?", (last,)).fetchone() is None:
+                yield row
 
 
 def _mark(new: sqlite3.Connection, series: int, length_ns: int, start_ns: int) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
+from wirelag.collector.block import Block
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
@@ -222,14 +223,23 @@ class Store(Protocol):
         """The lengths of a series' stored intervals."""
         ...
 
-    def rows(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> list[Row]:
+    def block(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> Block:
         """Results of one length that begin within these times, in order; the latest, if there are too many."""
+        ...
+
+    def rows(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> list[Row]:
+        """The same as rows."""
         ...
 
     @property
     def file_bytes(self) -> int:
         """Bytes on disk."""
         ...
+
+
+def rows_in(block: Block, segment: str, key: str | None, length_ns: int) -> list[Row]:
+    """The rows of a block."""
+    return [Row(segment, key, start_ns, length_ns, Rank(rank), tally) for start_ns, rank, tally in block.rows()]
 
 
 def is_postgres(store: str) -> bool:

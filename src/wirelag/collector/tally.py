@@ -137,7 +137,7 @@ class Tally:
             mine, theirs = 0 if first else getattr(self, name), getattr(other, name)
             if other.intervals:
                 setattr(self, name, None if mine is None or theirs is None else mine + theirs)
-        for name in _SUMS:
+        for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.estimator = other.estimator or self.estimator
         self.moments.add(other.moments)
@@ -264,7 +264,7 @@ class Tally:
         self.weights = weights.view("<i8").reshape(-1).astype(np.int64)
 
 
-_SUMS: Final = (
+SUMS: Final = (
     "intervals", "missed", "covered_ns", "sent", "received", "loss_sent", "lost", "lost_low", "lost_high",
     "references_received", "references_lost", "checked", "overtaken", "unseen_up", "unseen_down", "unsynchronised",
     "samples", "squares", "negative",

@@ -6,27 +6,25 @@ hours say: sums of their parts (tally.py), settled if all of these are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import groupby
 
-from wirelag.collector.store import Row
-from wirelag.collector.tally import Tally
+from wirelag.collector.block import Block
+from wirelag.collector.store import Row, rows_in
+from wirelag.protocol.results import Rank
 
 
-def thinned(rows: Sequence[Row], most: int) -> list[Row]:
-    """The same rows, in order of time, or sums of neighbours: at most `most`, if their lengths are alike."""
-    if len(rows) <= most:
-        return list(rows)
-    length_ns = rows[-1].length_ns
-    places = (rows[-1].start_ns - rows[0].start_ns) // length_ns + 1
+def thinned(block: Block, segment: str, key: str | None, length_ns: int, most: int) -> list[Row]:
+    """The rows of a block, or sums of neighbours: at most `most`, if their lengths are about `length_ns`."""
+    starts = block.starts_ns
+    if len(starts) <= most:
+        return rows_in(block, segment, key, length_ns)
+    places = (starts[-1] - starts[0]) // length_ns + 1
     step_ns = length_ns * -(-places // max(1, most - 1))  # one more, since the first group may begin before the rows
-    if most == 1:
-        return [_sum(list(rows), rows[0].start_ns, places * length_ns)]
-    groups = groupby(rows, lambda row: row.start_ns // step_ns)
-    return [_sum(list(some), place * step_ns, step_ns) for place, some in groups]
-
-
-def _sum(rows: list[Row], start_ns: int, length_ns: int) -> Row:
-    first = rows[0]
-    whole = Tally.of_parts([row.tally for row in rows])
-    return Row(first.segment, first.key, start_ns, length_ns, min(row.rank for row in rows), whole)
+    groups = [(starts[0], places * length_ns, 0, len(starts))]
+    if most > 1:
+        found = ((number, list(some)) for number, some in groupby(range(len(starts)), lambda i: starts[i] // step_ns))
+        groups = [(number * step_ns, step_ns, some[0], some[-1] + 1) for number, some in found]
+    return [
+        Row(segment, key, start_ns, long_ns, Rank(min(block.ranks[first:end])), block.sum(first, end))
+        for start_ns, long_ns, first, end in groups
+    ]
