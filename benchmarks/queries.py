@@ -1,4 +1,4 @@
-"""How long a collector takes to answer for a chart: an hour of seconds, a week of minutes. No network.
+"""How long a collector takes to answer for a chart: an hour of seconds, a week of minutes, 30 days of hours.
 
     python benchmarks/queries.py [--store FILE]
 
@@ -23,14 +23,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.stored_results import START_NS, result
 from wirelag.collector.sqlite import SqliteStore
-from wirelag.collector.store import MINUTE_NS, SECOND_NS, Retention, rows_in
+from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, Retention, rows_in
 from wirelag.collector.tally import Tally
 from wirelag.collector.thinning import thinned
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.results import Rank
 
 POINTS = 600
-CASES = (("an hour of seconds", SECOND_NS, 3600, 64), ("a week of minutes", MINUTE_NS, 7 * 1440, 2000))
+CASES = (
+    ("an hour of seconds", SECOND_NS, 3600, 64),
+    ("a week of minutes", MINUTE_NS, 7 * 1440, 2000),
+    ("30 days of hours", HOUR_NS, 720, 20_000),
+)
 KINDS = 50  # different results
 
 

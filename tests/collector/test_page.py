@@ -65,6 +65,10 @@ def test_everything_is_drawn_without_other_hosts(browser: Browser, tmp_path: Pat
         browser.open(running.url)
         browser.until("document.body.dataset.ready === 'yes'")
         browser.until("document.body.dataset.drawn > 0")
+        browser.until("at('foot').innerText.includes('keeps intervals for 2 d, minutes for 60 d and hours for 730 d')")
+        asked = [one for one in browser.ask("performance.getEntries().map(one => one.name)") if "/reports?" in one]
+        assert asked
+        assert all("points=1200" in one for one in asked)  # no more than a screen shows
         browser.ask(PATIENT)
         drawn = "[...document.querySelectorAll('#map [data-segment]')].map(e => e.dataset.segment + e.dataset.state)"
         browser.until(f"String({drawn}.sort()) === 'A>Bholds,B>Cmissed'")

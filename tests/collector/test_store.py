@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.support.agent_messages import SECOND_NS
 from tests.support.effort import examples, scaled
 from tests.support.places import ROOT
-from tests.support.stored_results import ALL_TIMES, START_NS, result
+from tests.support.stored_results import ALL_TIMES, SEEN, START_NS, result
 from tests.support.stores import AnyStore, Open
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Retention
@@ -76,6 +76,12 @@ def test_without_synchronised_clocks_delays_have_no_interval() -> None:
     assert said["mean"] == 1e-3
     assert "mean" not in said["ci95"]
     assert said["clock"] == {"error": 0.0, "synchronised": False}
+
+
+def test_clocks_are_unknown_where_one_end_is_missing() -> None:
+    one = replace(result(np.full(100, 10**6)), seen=(SEEN, None))
+    said = Tally.of(one, None).to_json(START_NS, SECOND_NS, True)
+    assert (said["intervals"], said["missed"], said["clock"]) == (0, 1, None)
 
 
 def test_negative_delays_are_counted_and_not_shown() -> None:
@@ -224,21 +230,26 @@ def test_the_store_stays_within_its_limit(reopen: Open) -> None:
 
 
 def test_a_year_fits_into_the_documented_size(tmp_path: Path) -> None:
-    """Rows of each length are no larger than the budget assumes."""
+    """Results of each length, once packed, are no larger than the budget assumes."""
     from wirelag.collector.check import HOUR_BYTES, MINUTE_BYTES, SINGLE_BYTES
 
     rng = np.random.default_rng(3)
+    usual = tally(rng.lognormal(15, 0.7, 200_000).astype(np.int64), 3)
     lengths = (SECOND_NS, 500, SINGLE_BYTES), (MINUTE_NS, 30_000, MINUTE_BYTES), (HOUR_NS, 1_800_000, HOUR_BYTES)
     for length_ns, samples, most in lengths:
         store = SqliteStore(str(tmp_path / f"{length_ns}.db"))
         empty = store.used_bytes
-        made = [tally(rng.lognormal(15, 0.7, samples).astype(np.int64), 3) for _ in range(5)]
         store.begin()
-        for i in range(1000):
-            interval = Interval(START_NS + i * length_ns, START_NS + (i + 1) * length_ns)
-            store.put("A>B", None, interval, Rank.SETTLED, made[i % 5])
+        for i in [*range(600), 1300]:  # the last one is so late that all others are settled
+            weights = rng.poisson(usual.weights * (samples / 200_000))
+            used = weights > 0
+            moments = replace(usual.moments, sum_ns=usual.moments.sum_ns + int(rng.integers(10**9)))
+            made = replace(usual, bins=usual.bins[used], weights=weights[used], moments=moments)
+            start_ns = START_NS // (600 * length_ns) * 600 * length_ns + i * length_ns
+            store.put("A>B", None, Interval(start_ns, start_ns + length_ns), Rank.SETTLED, made)
         store.commit()
-        assert (store.used_bytes - empty) / 1000 <= most
+        store.prune(start_ns + length_ns)
+        assert (store.used_bytes - empty) / 601 <= most
         store.close()
 
 

@@ -239,6 +239,7 @@ class Api:
                 "version": __version__,
                 "now": self._of.clock() / 1e9,
                 "store_bytes": self._of.store.file_bytes,
+                "retain": self._of.store.retention.to_json(),
                 "topology": None if self._topology is None else self._topology.name,
                 "routers": [] if self._topology is None else list(self._topology.routers),
                 "counted": self.counted(),

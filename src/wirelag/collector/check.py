@@ -17,7 +17,7 @@ from wirelag.errors import WirelagError
 from wirelag.network.topology import Topology, read_topology
 from wirelag.units import format_duration
 
-SINGLE_BYTES, MINUTE_BYTES, HOUR_BYTES = 420, 1100, 4800  # bytes of a row, at 500 delays per second
+SINGLE_BYTES, MINUTE_BYTES, HOUR_BYTES = 280, 780, 1500  # bytes of a packed result, at 500 delays per second
 
 
 def told(settings: Settings) -> Iterator[str]:

@@ -1,6 +1,7 @@
 // One segment over time: the last minutes live, longer times by the minute or hour, or between two times.
 "use strict";
-const one = {reports: [], resolution: "interval", drawn: 0, loaded: 0, source: null, asked: 0};
+const one = {reports: [], resolution: "interval", drawn: 0, loaded: 0, source: null, asked: 0, added: 0};
+const POINTS = 1200;  // what a screen shows: the collector adds up neighbours of more
 const AGAIN = {interval: 60, minute: 30, hour: 300};  // seconds after which reports are read again; intervals also come live
 
 function clear(...charts) {
@@ -64,7 +65,7 @@ async function loadOne(isNew = false) {
   const [from, to] = timesShown(), wanted = resolutionOf(to - from), finer = ["interval", "minute", "hour"];
   let found = [], resolution = wanted;
   for (resolution of finer.slice(finer.indexOf(wanted))) {  // single intervals are kept for days, hours for years
-    const parameters = {segment: view.segment, resolution, from, to: isFixed() ? to : to + 3600, limit: 10000};
+    const parameters = {segment: view.segment, resolution, from, to: isFixed() ? to : to + 3600, points: POINTS};
     if (view.class) parameters.class = view.class;
     try {
       found = (await ask("/api/v1/reports", parameters)).reports;
@@ -75,6 +76,7 @@ async function loadOne(isNew = false) {
   }
   if (asked !== one.asked) return;  // another question came after this one
   one.reports = found;
+  one.added = found.some(report => report.intervals + report.missed > 1) ? found[found.length - 1].end : 0;
   one.resolution = resolution;
   one.loaded = now();
   if (isNew) clear("delay", "loss");  // what was zoomed was something else
@@ -98,6 +100,7 @@ async function loadClasses(asked) {
 function takeReports(said) {
   if (one.resolution !== "interval" || view.class || isFixed()) return;
   for (const {segment, report} of said.filter(({segment}) => segment === view.segment)) {
+    if (report.start < one.added) continue;  // it is in a sum already, or will be when reports are read again
     const place = one.reports.findIndex(r => r.start >= report.start);
     if (place < 0) one.reports.push(report);
     else one.reports.splice(place, one.reports[place].start === report.start ? 1 : 0, report);
@@ -143,7 +146,7 @@ function aboutOne(reports) {
   const last = reports[reports.length - 1], settled = reports.filter(r => r.lost !== null).pop();
   if (!last) return noResults();
   if (last.mean === null && !settled) return `Latest: no delay. ${last.reason || ""}`;
-  const told = last.mean === null ? settled : last, clocks = told.clock.synchronised ? "" : ", clocks are not synchronised: no interval";
+  const told = last.mean === null ? settled : last, clocks = told.clock?.synchronised ? "" : ", clocks are not synchronised: no interval";
   const parts = [`Latest: mean ${delayOf(told.mean)}` + (told.ci95.mean ? ` (95%: ${interval(...told.ci95.mean)}, of which clocks ± ${delayOf(told.clock.error)})` : clocks)];
   if (told.sent === null) parts.push(`${count(told.received)} packets received, ${count(told.used)} of them between references`);
   if (told.references) parts.push(`${count(told.references.received)} references received, ${count(told.references.lost)} lost`);

@@ -116,6 +116,10 @@ def _said(schema: Schema, text: str) -> Schema:
     return schema | {"description": text}
 
 
+_CLOCK: Final = _said(
+    _object({"error": _NUMBER, "synchronised": _TRUTH}) | {"type": ["object", "null"]},
+    "Null if no interval was seen by both points.",
+)
 REPORT: Final = _object(
     {
         "start": _said(_NUMBER, "Seconds since 1970."),
@@ -157,7 +161,7 @@ REPORT: Final = _object(
         "intervals": _said(_COUNT, "Intervals that both points saw."),
         "missed": _said(_COUNT, "Intervals that only one point saw."),
         "covered": _said(_NUMBER, "The share of the time that both points covered."),
-        "clock": _object({"error": _NUMBER, "synchronised": _TRUTH}),
+        "clock": _CLOCK,
         "reason": _said(_MAYBE_TEXT, "Why figures are missing."),
     }
 )
@@ -208,10 +212,7 @@ _SHORT: Final = {
         "p99": _MAYBE_NUMBER,
         "loss": _MAYBE_NUMBER,
         "ci95": _CI95,
-        "clock": _said(
-            _object({"error": _NUMBER, "synchronised": _TRUTH}) | {"type": ["object", "null"]},
-            "Null if no interval was seen by both points.",
-        ),
+        "clock": _CLOCK,
         "unseen": _said(_COUNT, "Packets that captures dropped."),
         "missed": _said(_COUNT, "Intervals that only one point saw."),
         "reason": _said(_MAYBE_TEXT, "Why figures are missing."),
@@ -270,6 +271,10 @@ _ANSWERS: Final[Mapping[str, tuple[str, Schema]]] = {
                 "version": _TEXT,
                 "now": _NUMBER,
                 "store_bytes": _COUNT,
+                "retain": _said(
+                    _object({"intervals": _NUMBER, "minutes": _NUMBER, "hours": _NUMBER, "bytes": _COUNT}),
+                    "How many seconds results are kept, and the most bytes of all.",
+                ),
                 "topology": _MAYBE_TEXT,
                 "routers": _array(_TEXT),
                 "counted": {"type": "object", "additionalProperties": _COUNT},

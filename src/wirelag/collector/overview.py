@@ -68,7 +68,6 @@ def row(
     ci95 = told["ci95"]
     judged = [(one, *one.judge(told)) for one in objectives.of(segment)]
     verdicts = [verdict for _, _, verdict in judged]
-    clock = told["clock"] if told["intervals"] else None  # of both points, or of none
     return about | {
         "end": latest["end"],
         "length": latest["end"] - latest["start"],
@@ -77,7 +76,7 @@ def row(
         "p99": _short(told["quantiles"]["0.99"]),
         "loss": _short(told["loss"]),
         "ci95": {name: [*map(_short, ci95[key])] for name, key in _INTERVALS.items() if key in ci95},
-        "clock": clock,
+        "clock": told["clock"],
         "unseen": told["unseen"]["upstream"] + told["unseen"]["downstream"],
         "missed": told["missed"],
         "reason": told["reason"],

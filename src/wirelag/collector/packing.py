@@ -71,8 +71,7 @@ def _unpacked(data: bytes) -> Block:
     columns: dict[str, list[Any]] = {}
     for name in NAMES:
         columns[name] = list(reader.column(columns.get(_NEAR.get(name, ""))))
-    counts, shares = (np.array(reader.column(), np.int64) for _ in range(2))
-    first, later, each = (np.array(reader.column(), np.int64) for _ in range(3))
+    counts, shares, first, later, each = (reader.array() for _ in range(5))
     ends = np.cumsum(counts)
     places = (ends - counts)[counts > 0]
     steps = np.insert(later, places - np.arange(len(places)), first)
@@ -139,18 +138,30 @@ class _Reader:
         self.start_ns, kinds = json.loads(self._piece())
         self._kinds: Iterator[Any] = iter(kinds)
 
-    def column(self, near: Sequence[Any] | None = None) -> Sequence[Any]:
+    def column(self, near: Sequence[Any] | None = None) -> list[Any]:
         kind, length, *more = next(self._kinds)
         if kind == _SAME:
             return [more[0]] * length
+        if kind == _INTEGERS:
+            return list(self._integers(length, more, near).tolist())
+        numbers = self._planes(length, more[0])
         if kind == _FLOATS:
-            found: list[Any] = self._planes(length, more[0]).view("<f8").tolist()
-            return found
-        if kind == _OTHERS:
-            return [more[1][place] for place in self._planes(length, more[0]).tolist()]
+            return list(numbers.view("<f8").tolist())
+        return [more[1][place] for place in numbers.tolist()]
+
+    def array(self) -> Ints:
+        """The next column, of integers that fit into 63 bits."""
+        kind, length, *more = next(self._kinds)
+        if kind == _INTEGERS:
+            return self._integers(length, more, None)
+        if kind == _SAME:
+            return np.full(length, more[0] or 0, np.int64)
+        return np.array([more[1][place] for place in self._planes(length, more[0]).tolist()], np.int64)
+
+    def _integers(self, length: int, more: Sequence[Any], near: Sequence[Any] | None) -> Ints:
         least, width, by_near = more
-        numbers = self._planes(length, width).astype(np.int64) + least
-        return list((numbers + np.array(near, np.int64) if by_near else numbers).tolist())
+        numbers = self._planes(length, width).view("<i8") + np.int64(least)
+        return numbers + np.array(near, np.int64) if by_near else numbers
 
     def _planes(self, length: int, width: int) -> npt.NDArray[np.uint64]:
         found = np.zeros((length, 8), np.uint8)

@@ -31,9 +31,11 @@ async function loadAgents() {
   drawAgents();
 }
 
+const keptFor = seconds => seconds >= 86400 ? `${count(Math.round(seconds / 86400))} d` : duration(seconds);
+
 async function loadStatus() {
   const status = await ask("/api/v1/status");
-  at("foot").textContent = `wirelag ${status.version}; store ${count(Math.round(status.store_bytes / 1048576))} MiB; ${count(status.counted.synopsis || 0)} synopses, ${count(status.counted.garbage || 0)} unreadable messages`;
+  at("foot").textContent = `wirelag ${status.version}; store ${count(Math.round(status.store_bytes / 1048576))} MiB, which keeps intervals for ${keptFor(status.retain.intervals)}, minutes for ${keptFor(status.retain.minutes)} and hours for ${keptFor(status.retain.hours)}, up to ${count(Math.round(status.retain.bytes / 1048576))} MiB; ${count(status.counted.synopsis || 0)} synopses, ${count(status.counted.garbage || 0)} unreadable messages`;
   if (status.topology !== null) await loadNetwork();
   if (!at("path").hidden) await drawPath();
 }

@@ -123,6 +123,11 @@ class PostgresStore(PostgresReader):
         """Keep results for other times from now on; from any thread."""
         self.keep = retention
 
+    @property
+    def retention(self) -> Retention:
+        """How long it keeps what."""
+        return self.keep
+
     def close(self) -> None:
         """Close all connections."""
         self._closed = True

@@ -31,10 +31,15 @@ order by 3, 1, 2
 
 def pack(base: Base, newest_ns: int) -> int:
     """Pack what is settled; `newest_ns`: of all results. Returns the rows that were packed."""
-    done = 0
+    done, days = 0, set[int]()
     for table in LENGTHS:
+        days.clear()
         given = {"rows": ROWS, "least": LEAST, "before": newest_ns - SETTLED_NS}
         for where in run(base, _DUE.format(table=table, blocks=BLOCKS[table]), given).fetchall():
+            day_ns = day_of(BLOCKS[table], where[2])
+            if day_ns not in days:
+                make_day(base, BLOCKS[table], day_ns)
+                days.add(day_ns)
             try:
                 done += _pack(base, table, *where)
             except LockNotAvailable:  # somebody writes there: the next time
@@ -44,7 +49,6 @@ def pack(base: Base, newest_ns: int) -> int:
 
 def _pack(base: Base, table: str, series: int, length_ns: int, start_ns: int) -> int:
     blocks, where = BLOCKS[table], (series, length_ns, start_ns)
-    make_day(base, blocks, day_of(blocks, start_ns))
     with base.transaction():
         run(base, "set local lock_timeout = '1s'")
         query = f"select body from {blocks} where series = %s and length_ns = %s and start_ns = %s"

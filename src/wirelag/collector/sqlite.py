@@ -111,6 +111,11 @@ class SqliteStore:
         """Keep results for other times from now on; from any thread."""
         self._keep = self._pruner.keep = retention
 
+    @property
+    def retention(self) -> Retention:
+        """How long it keeps what."""
+        return self._keep
+
     def close(self) -> None:
         """Close the file."""
         self._pruner.ended = True

@@ -32,7 +32,7 @@ select series, ifnull(segment, ''), ifnull(class, ''), length_ns, start_ns, rank
 ) left join series on id = series
 """
 _BLOCKS: Final = """
-select series, ifnull(segment, ''), ifnull(class, ''), length_ns, start_ns, body, crc from (
+select series, ifnull(segment, ''), ifnull(class, ''), length_ns, start_ns, count, body, crc from (
     select * from blocks where (series, length_ns, start_ns) > (?, ?, ?) order by series, length_ns, start_ns limit ?
 ) left join series on id = series
 """

@@ -50,7 +50,7 @@ class Packer:
     def _pack(self, name: Name, series: int, length_ns: int, start_ns: int) -> int:
         times_ns = start_ns, start_ns + period_ns(length_ns)
         before = self._rows(series, length_ns, times_ns)
-        query = "select body, crc from blocks where series = ? and length_ns = ? and start_ns = ?"
+        query = "select count, body, crc from blocks where series = ? and length_ns = ? and start_ns = ?"
         stored = self.base.execute(query, (series, length_ns, start_ns)).fetchone()
         if stored is None and len(before) < LEAST:
             return 0
@@ -65,7 +65,7 @@ class Packer:
         if not len(fresh):
             return 0
         body = packed(whole)
-        crc = checksum((*name, length_ns, start_ns, body))
+        crc = checksum((*name, length_ns, start_ns, len(whole), body))
         with self.step():
             if self._rows(series, length_ns, times_ns) != before:
                 return 0

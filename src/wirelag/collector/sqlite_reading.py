@@ -25,7 +25,7 @@ _RESULTS: Final = (
     f"select start_ns, rank, {', '.join(COLUMNS)}, crc from results where series = ? and length_ns = ? and "
 )
 _ROW: Final = f"{_RESULTS} start_ns = ?"
-_BLOCK: Final = "select body, crc from blocks where series = ? and length_ns = ? and start_ns = ?"
+_BLOCK: Final = "select count, body, crc from blocks where series = ? and length_ns = ? and start_ns = ?"
 _ROWS: Final = f"{_RESULTS} start_ns >= ? and start_ns < ? order by start_ns desc limit ?"
 _BLOCKS: Final = (
     "select start_ns, count, body, crc from blocks where series = ? and length_ns = ? "
@@ -48,10 +48,10 @@ def result_in(name: Name, length_ns: int, row: Sequence[Any], told: Told) -> Tal
 
 
 def block_in(name: Name, length_ns: int, start_ns: Any, stored: Sequence[Any], told: Told) -> Block | None:
-    """A block of its bytes and their checksum; None if the disk has changed it."""
-    body, crc = stored
+    """A block of its count, bytes and checksum; None if the disk has changed it."""
+    count, body, crc = stored
     try:
-        if checksum((*name, length_ns, start_ns, body)) == crc:
+        if checksum((*name, length_ns, start_ns, count, body)) == crc:
             return unpacked(body)
     except ValueError:
         pass
@@ -92,10 +92,12 @@ def results_of(
     """The results of one length that begin within these times; the latest, if there are too many."""
     blocks, count = [rows_of(base, name, series, length_ns, times_ns, most, told)], 0
     earliest_ns = times_ns[0] - period_ns(length_ns)
-    for start_ns, rows, *stored in base.execute(_BLOCKS, (series, length_ns, earliest_ns, times_ns[1])):
-        if (block := block_in(name, length_ns, start_ns, stored, told)) is not None:
-            blocks.append(block)
-        count += rows if block is not None and start_ns >= times_ns[0] and block.starts_ns[-1] < times_ns[1] else 0
+    for start_ns, *stored in base.execute(_BLOCKS, (series, length_ns, earliest_ns, times_ns[1])):
+        if (block := block_in(name, length_ns, start_ns, stored, told)) is None:
+            continue
+        blocks.append(block)
+        if start_ns >= times_ns[0] and block.starts_ns[-1] < times_ns[1]:
+            count += len(block)
         if count >= most:
             break
     return Block.joined(blocks[::-1]).within(times_ns, most)

@@ -1,9 +1,9 @@
 """What is saved of a damaged store, and how its successor takes its place.
 
 Laws. A damaged file is never deleted: it is renamed, and every row that can be read, from both ends of each table, goes
-into its successor. So do results and messages to which no whole page leads any more, if their checksums are right
-(sqlite_pages.py): damage costs the rows of its own page. Only what the file holds may cost a row: where the system
-lacks something (file descriptors, room on the disk), the rescue fails as a whole, and the next attempt reads
+into its successor. So do results, blocks and messages to which no whole page leads any more, if their checksums are
+right (sqlite_pages.py): damage costs the rows of its own page. Only what the file holds may cost a row: where the
+system lacks something (file descriptors, room on the disk), the rescue fails as a whole, and the next attempt reads
 everything. The successor is complete before the damaged file is moved, and has a name by which the next start finds it:
 kill -9 at any step costs nothing.
 """
@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from wirelag.collector.block import period_ns
 from wirelag.collector.columns import COLUMNS
 from wirelag.collector.sqlite_check import checksum
 from wirelag.collector.sqlite_file import UNCHECKED, as_text, opened, sync_folder
@@ -139,8 +140,9 @@ def _save_unreached(path: str, new: sqlite3.Connection, saved: dict[str, int]) -
                 if (table := _table_of(row)) in ("results", "blocks") and names.is_whole(row):
                     saved["series"] += names.name(row)
                     saved[table] += _insert(new, table, row)
-                    if table == "results":
-                        _mark(new, *row[:3])
+                    span_ns = period_ns(row[1]) if table == "blocks" else 1
+                    for start_ns in range(row[2], row[2] + span_ns, max(MINUTE_NS, row[1])):
+                        _mark(new, row[0], row[1], start_ns)
                 elif table == "messages" and checksum((*row[:3], row[4])) == row[-1]:
                     saved["messages"] += _insert(new, "messages", row)
         new.execute("commit")
@@ -168,8 +170,7 @@ class _Names:
     def _of(self, row: Sequence[Any]) -> tuple[str, str] | None:
         saved = self._saved.get(row[0])
         names = sorted(self._found[row[0]]) if saved is None else [saved]
-        values = row[1:-1] if len(row) == _RESULT else (*row[1:3], row[4])
-        return next((one for one in names if checksum((*one, *values)) == row[-1]), None)
+        return next((one for one in names if checksum((*one, *row[1:-1])) == row[-1]), None)
 
     def is_whole(self, row: Sequence[Any]) -> bool:
         """Whether a result is, or a block of results."""

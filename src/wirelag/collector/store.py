@@ -37,6 +37,11 @@ class Retention:
     messages_ns: int = DAY_NS
     most_bytes: int = 10 << 30
 
+    def to_json(self) -> dict[str, Any]:
+        """As the API serves it; times in seconds."""
+        times = {"intervals": self.single_ns, "minutes": self.minutes_ns, "hours": self.hours_ns}
+        return {name: age_ns / 1e9 for name, age_ns in times.items()} | {"bytes": self.most_bytes}
+
     @property
     def waiting_bytes(self) -> int:
         """The part of it that messages without their counterpart may take."""
@@ -120,6 +125,11 @@ class Store(Protocol):
 
     def retain(self, retention: Retention) -> None:
         """Keep results for other times from now on; from any thread."""
+        ...
+
+    @property
+    def retention(self) -> Retention:
+        """How long it keeps what."""
         ...
 
     # ---- writing ----

@@ -206,7 +206,7 @@ class Tally:
             "intervals": self.intervals,
             "missed": self.missed,
             "covered": min(1.0, self.covered_ns / length_ns),
-            "clock": {"error": _seconds(clock), "synchronised": not self.unsynchronised},
+            "clock": {"error": _seconds(clock), "synchronised": not self.unsynchronised} if self.intervals else None,
             "reason": self.reason,
         }
 

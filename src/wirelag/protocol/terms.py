@@ -95,6 +95,8 @@ class Terms:
         mine, theirs = self.estimator, other.estimator
         if not (isinstance(mine, Rda) and isinstance(theirs, Rda) and mine.short) or mine.rows % theirs.rows:
             return self
+        if mine.rows == theirs.rows:
+            return self
         return replace(self, estimator=replace(mine, rows=theirs.rows))
 
     def differences(self, other: Terms) -> list[str]:
