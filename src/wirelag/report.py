@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from wirelag.packets.intervals import Interval
 
 QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")  # that reports have
+ROUNDING: Final = 0.01  # of a delay: intervals are made of delays that are stored within 0.8%
 
 Quantity = Literal["round_trip", "response", "one_way"]
 
@@ -48,7 +49,7 @@ class Report:
 
     def is_open(self, name: str = "mean") -> bool:
         """Whether a 95% interval ends beyond the longest delay: then nothing that was seen bounds it from above."""
-        return name in self.ci95 and self.max is not None and self.ci95[name][1] > self.max
+        return name in self.ci95 and self.max is not None and self.ci95[name][1] > self.max + ROUNDING * abs(self.max)
 
     def is_bare(self, name: str = "mean") -> bool:
         """Whether a 95% interval is open, and begins at nothing: then it says nothing."""

@@ -18,6 +18,7 @@ from wirelag.stats.over_time import (
     Chance,
     Error,
     OverTime,
+    below_mean,
     bounds,
     enough_beyond,
     half95,
@@ -124,7 +125,9 @@ class Certainty:
             return None
         floor_ns = delays.min_ns or 0
         above = (delays.mean_ns or 0.0) - floor_ns
-        return low, max(high, longest(q, middle, floor_ns, self._mean_error, above, self._chance))
+        high = max(high, longest(q, middle, floor_ns, self._mean_error, above, self._chance))
+        mean = self._mean_bounds()
+        return low, high if mean is None else min(high, below_mean(q, floor_ns, mean[1]))
 
     def share_above_ci(self, limit_ns: int) -> Bounds | None:
         """The interval of the share of delays above a limit."""

@@ -13,9 +13,9 @@ error lets those through that missed the rare long waits, and of these few hold.
 intervals are as wide as they must be: an upper end may lie beyond the longest delay seen.
 
 Law of calm: a queue with 95% load stays alike for some 800 packets, and is calm for hundreds of them now and then. So n
-delays as skewed as waits count for (n / (n + 800))^1.5 of the returns that they show: 300 of them must show 18 returns
-instead of 2.5, 1,000 of them 6, 10,000 hardly more. A short recording of such a queue may not be skewed: where 32
-delays or more make one stretch, half of it holds. And however steady they look, the interval is at least as long
+delays as skewed as waits count for (n / (n + 800))^1.5 of the returns that they show: 300 of them must show 15 returns
+instead of 2.2, 1,000 of them 4, 10,000 hardly more than 1.5. A short recording of such a queue may not be skewed: where
+32 delays or more make one stretch, half of it holds. And however steady they look, the interval is at least as long
 upwards as (170 / n)^2 of what lies above the floor: 2.9 times as much for 100 delays, a third for 300, 3% for 1,000.
 None of this holds for 100 delays or more that follow each other no more than by chance.
 
@@ -35,10 +35,14 @@ Law of shares: a share of delays beyond a limit varies with what is alike, too. 
 and a recording may have missed them.
 
 Law of ratios: a queue that is longer on average varies more, so that the part above the floor is compared as a ratio,
-and with its mean every quantile is longer. A short recording more often misses the rare long waits than it has too many
-of them: the interval is longer upwards, the more so the wider it is. The mean of a queue is inverse to its drift
-towards the floor, which is known to one part in the square root of its returns (slow_levels.py): the interval is at
-least as long upwards as this error makes it. All of this holds for the part of the variance that is not chance of
+and with its mean every quantile is longer; none is longer than the mean allows (A. Markov). A short recording more
+often misses the rare long waits than it has too many of them: the interval is longer upwards, the more so the wider it
+is. The mean of a queue is inverse to its drift towards the floor, which is known to one part in the square root of its
+returns (slow_levels.py): the interval is at least as long upwards as this error makes it. But the wider an interval,
+the more of the long waits were seen: of 1,643 recordings of queues with an interval of 0.3 times the mean or more, one
+in 100 had less than a third of the true waits, however wide it was, and none had more than 2.3 times as much. So no
+interval is longer upwards than 2.5 times what lies above the floor (3.5 times where returns are few), nor longer
+downwards than waits over two stretches vary. All of this holds for the part of the variance that is not chance of
 single delays, and for delays as skewed as waits; a level that is as often above its middle as below has an interval of
 equal halves. Chance of independent delays moves both ends upwards by their skewness (N. Johnson 1978, P. Hall 1992),
 and is symmetric for shares: each part of the variance has its part in the shape of the interval.
@@ -62,7 +66,9 @@ BATCHES: Final = 128  # that an error is learned from
 FEWEST: Final = 4  # batches that give any error
 FEWEST_DELAYS: Final = 32  # that give an interval
 STRETCHES: Final = 2.0  # independent stretches that give an interval
-RETURNS: Final = 2.5  # of a queue to its floor; one in 20 recordings of a random walk seems to have as many
+RETURNS: Final = 1.5  # of a queue to its floor,
+MORE_RETURNS: Final = 200.0  # and as many more as this number of delays, by how many there are, has;
+MOST_RETURNS: Final = 2.5  # at most so many: one in 20 recordings of a random walk seems to have as many
 CALM: Final = 800.0  # delays for which a busy queue stays alike
 LONG_ALIKE: Final = 32.0  # delays of one stretch: so many may be a part of that time, skewed or not
 SHOW: Final = 100  # delays that show whether they follow each other
@@ -86,7 +92,10 @@ _COARSEST: Final = 32  # parts of time whose neighbours are compared
 SHORTEST: Final = 10  # bits of the length of a slot of time: 1 us
 _NO_CHANCE: Final = 3.0  # standard errors
 _BY_CHANCE: Final = 1.5  # the same, of a skewness
-_WIDEST: Final = 2.3  # exponent: further upwards than ten times the value nothing is said
+_WIDEST: Final = 1.25  # exponent: a mean is higher by at most 2.5 times the part above the floor, however wide,
+_HIGHEST: Final = 3.5  # or by so many times this part, if there are few returns
+_LONGER: Final = 1 / 2.79 - 1  # waits over two stretches are as much longer than on average once in 40 (a gamma's)
+_WIDEST_SHARE: Final = 2.3  # the same for shares: ten times
 _HALL: Final = (1 + 2 * Z95**2) / 6  # errors by which an interval is moved, for each unit of skewness
 _FISHER: Final = (Z95**2 - 1) / 6  # the same for an interval of a count
 
@@ -178,7 +187,7 @@ def _maybe_calm(skewness: float, stretches: float, samples: int) -> float:
 def _inverse(returns: float) -> float:
     """By which share the mean of a queue may be longer, by the error of its drift; at most as much as is ever said."""
     error = half95(returns) / math.sqrt(returns) if returns >= RETURNS else 1.0
-    return min(1 / (1 - error) - 1, math.expm1(_WIDEST)) if error < 1 else math.expm1(_WIDEST)
+    return min(1 / (1 - error) - 1, _HIGHEST) if error < 1 else _HIGHEST
 
 
 def cosine_error(apart: Floats, whole: float, cosines: float) -> Error:
@@ -223,9 +232,14 @@ def tells(over: OverTime | None, samples: int) -> str | None:
     """Why there is no interval; None: there is one."""
     if samples < FEWEST_DELAYS:
         return f"fewer than {FEWEST_DELAYS} delays do not show how they vary over time"
-    if over is None or over.stretches < STRETCHES or over.returns < RETURNS:
+    if over is None or over.stretches < STRETCHES or over.returns < _enough_returns(samples):
         return "delays change too slowly for so short a time: there may be fewer than two independent stretches"
     return None
+
+
+def _enough_returns(samples: int) -> float:
+    """How many returns to the floor so many delays must show: few delays of a busy queue may all lie in one wait."""
+    return min(RETURNS + MORE_RETURNS / max(samples, 1), MOST_RETURNS)
 
 
 def too_wide(mean_ns: float, high_ns: float, longest_ns: float) -> str | None:
@@ -281,7 +295,7 @@ def alike_over(slots: Ints, sums: Ints, counts: Ints) -> Alike:
     lasts, length = _neighbours_alike(slots, apart), int(slots.max()) + 1
     if whole is None:
         return Alike(lasts)
-    seen = 1.0 if whole.returns < RETURNS else whole.stretches
+    seen = 1.0 if whole.returns < _enough_returns(len(slots)) else whole.stretches
     too_slow = length / seen if seen < OF_A_ROW else 0.0
     return Alike(max(too_slow, lasts), whole.level * length)
 
@@ -346,7 +360,7 @@ def bounds(value: float, error: Error, above: float | None = None, chance: Chanc
     shift = error[0] * by_chance**3 * chance.skewness / math.sqrt(chance.samples) * _HALL
     low, high = (
         alike * above * end + (1 - alike) * straight
-        for end, straight in ((math.expm1(-half / above), -half), (up, half))
+        for end, straight in ((max(math.expm1(-half / above), _LONGER), -half), (up, half))
     )
     return value + low + shift, value + max(high + shift, above * _missed(chance))
 
@@ -359,8 +373,7 @@ def _missed(chance: Chance) -> float:
 def _longer(half: float, above: float, by_chance: float, skewness: float) -> tuple[float, float]:
     """The part of a mean's interval that is like that of a queue, and how much longer waits may be on average there."""
     ratio = half / above
-    up = min(ratio * (1 + UPWARDS * ratio), max(ratio, _WIDEST))
-    up = math.expm1(up) if up <= _WIDEST else up * math.expm1(_WIDEST) / _WIDEST
+    up = math.expm1(min(ratio * (1 + UPWARDS * ratio), _WIDEST))
     return (1 - by_chance**2) * min(max(skewness / SKEWED, 0.0), 1.0), up
 
 
@@ -373,6 +386,11 @@ def longest(q: float, middle: float, floor: float, error: Error | None, above: f
     return middle + by * max(middle - floor, AT_THE_FLOOR * above)
 
 
+def below_mean(q: float, floor: float, highest: float) -> float:
+    """How far up a quantile may lie if the mean lies no higher than this: only so many can be so long (A. Markov)."""
+    return floor + (highest - floor) / (1 - q)
+
+
 def share_bounds(share: float, error: Error, samples: float) -> Bounds:
     """The 95% interval of a share: at least that of independent samples."""
     low, high = wilson(share, samples)
@@ -382,9 +400,9 @@ def share_bounds(share: float, error: Error, samples: float) -> Bounds:
     upwards, downwards = half / share, half / (1 - share)  # far ends are ratios of the smaller part
     if share <= 0.5:
         rarer = BEYOND * (1 - 2 * share)
-        wide = share * math.exp(-upwards), share * math.exp(min(upwards * (1 + rarer * upwards), _WIDEST))
+        wide = share * math.exp(-upwards), share * math.exp(min(upwards * (1 + rarer * upwards), _WIDEST_SHARE))
     else:
-        wide = 1 - (1 - share) * math.exp(min(downwards, _WIDEST)), 1 - (1 - share) * math.exp(-downwards)
+        wide = 1 - (1 - share) * math.exp(min(downwards, _WIDEST_SHARE)), 1 - (1 - share) * math.exp(-downwards)
     return max(0.0, low + alike * min(0.0, wide[0] - low)), min(1.0, high + alike * max(0.0, wide[1] - high))
 
 
@@ -426,7 +444,7 @@ def quantile_shares(q: float, error: Error, samples: float) -> Bounds | None:
     near, far = (
         beyond * (alike * end + (1 - alike) * straight) + (1 - alike) * shift
         for end, straight in (
-            (math.exp(min(ratio, _WIDEST)), 1 + ratio),
+            (math.exp(min(ratio, _WIDEST_SHARE)), 1 + ratio),
             (math.exp(-ratio * (1 + rarer * ratio)), 1 - ratio),
         )
     )

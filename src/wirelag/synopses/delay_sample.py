@@ -27,6 +27,8 @@ from wirelag.stats.over_time import (
     InOrder,
     OverTime,
     alike_ns,
+    below_mean,
+    bounds,
     enough_beyond,
     half95,
     longest,
@@ -207,8 +209,9 @@ class DelaySample:
             seen = over is not None and over.stretches >= STRETCHES
             ends = quantile_shares(share, over.error, self.effective) if over and seen else None
             if ends and told:
-                upper = longest(share, middle, floor_ns, told.error, above, chance)
-                found.append((middle, (at(ends[0]), max(at(ends[1]), upper))))
+                upper = max(at(ends[1]), longest(share, middle, floor_ns, told.error, above, chance))
+                highest = bounds(floor_ns + above, told.error, above, chance)[1]
+                found.append((middle, (at(ends[0]), min(upper, below_mean(share, floor_ns, highest)))))
             else:
                 found.append((middle, None))
         return found
