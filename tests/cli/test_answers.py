@@ -178,6 +178,19 @@ def test_rows_add_up_to_the_whole(mptcp: tuple[Path, Path], exact: float, estima
     assert mean == pytest.approx(exact, rel=0.01 if estimator == "lda" else 1e-6)
 
 
+def test_packets_through_a_queue_have_one_wide_interval(shared_data: Path) -> None:
+    """1,405 packets, delayed by 61 to 222 ms in tenths of the capture; at 1 ms, it was 115.2498 to 115.2508 ms."""
+    pair = [shared_data / f"twopoint/mptcpanalyzer-0.3.2/{side}_1_tcp_only.pcap.gz" for side in ("client", "server")]
+    found = [
+        json.loads(wirelag("oneway", *pair, *shown, "--format", "json").stdout)
+        for shown in ((), ("--interval", "1s"), ("--interval", "100ms", "--by", "flow"))
+    ]
+    low, high = found[0]["ci95"]["mean"]
+    assert all(one["ci95"] == found[0]["ci95"] for one in found)
+    assert low < 0.09
+    assert 0.18 < high < 1
+
+
 def test_no_interval_ends_where_nothing_was_seen(shared_data: Path) -> None:
     """Before: 694 us, 274 us to 3.45 s, while no response took more than 140 ms; the median might be 140 ms."""
     path = shared_data / "hidden" / "l4s-tests" / "skype_bi_fq_codel.pcap.gz"

@@ -9,14 +9,16 @@ import pytest
 
 from tests.support.effort import FULL, scaled
 from tests.support.queues import waits
-from wirelag.stats.distribution import wilson
+from wirelag.stats.distribution import Z95, wilson
 from wirelag.stats.over_time import (
+    A_QUEUE,
     FEWEST_DELAYS,
     STRETCHES,
     Alike,
     Chance,
     InOrder,
     OverTime,
+    below_mean,
     bounds,
     half95,
     over_time,
@@ -218,6 +220,17 @@ def test_independent_skewed_delays_are_not_taken_for_a_calm_queue() -> None:
         ends = [mean_interval(sample(5 + rng.exponential(1.0, count))) for _ in range(40)]
         longer.append(np.median([high - 6 for _, high in filter(None, ends)]))
     assert longer[0] < 0.35 < 2 < longer[1]
+
+
+def test_no_interval_is_longer_than_waits_vary() -> None:
+    """The wider it is, the more of the long waits the recording has seen. It went up to ten times the mean."""
+    for ratio in (0.5, 1.0, 2.0, 5.0):
+        low, high = bounds(15.0, (10 * ratio / Z95, math.inf), 10.0)  # 5 are the floor
+        assert low == pytest.approx(5 + 10 * max(1 / 2.79, math.exp(-ratio)))
+        assert 15 + 10 * min(ratio, 2) < high < 15 + 25
+    assert bounds(15.0, (1.0, math.inf), 10.0, A_QUEUE._replace(higher=70.0))[1] == pytest.approx(85)
+    assert below_mean(0.5, 5.0, 15.0) == pytest.approx(25)  # half of all delays are 5, the others 25
+    assert below_mean(0.9, 5.0, 15.0) == pytest.approx(105)
 
 
 def test_why_there_is_no_interval() -> None:

@@ -93,7 +93,8 @@ SHORTEST: Final = 10  # bits of the length of a slot of time: 1 us
 _NO_CHANCE: Final = 3.0  # standard errors
 _BY_CHANCE: Final = 1.5  # the same, of a skewness
 _WIDEST: Final = 1.25  # exponent: a mean is higher by at most 2.5 times the part above the floor, however wide,
-_HIGHEST: Final = 3.5  # or by so many times this part, if there are few returns
+_HIGHEST: Final = 3.5  # or by so many times this part, if there are few returns; by more if the law of calm holds,
+_FURTHEST: Final = 9.0  # but further nothing is said
 _LONGER: Final = 1 / 2.79 - 1  # waits over two stretches are as much longer than on average once in 40 (a gamma's)
 _WIDEST_SHARE: Final = 2.3  # the same for shares: ten times
 _HALL: Final = (1 + 2 * Z95**2) / 6  # errors by which an interval is moved, for each unit of skewness
@@ -167,8 +168,9 @@ def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
     error = found.half / half95(freedom) / whole, freedom
     alike = min(max(2 * skewness / SKEWED, 0.0), 1.0)  # batches of noise are not skewed, whatever delays are
     calm = follow * _maybe_calm(skewness, found.stretches, samples)
-    returns = found.returns / (1 + calm * CALM / samples) ** 1.5
-    higher = max(0.0, reach) * alike * found.part * _inverse(returns)
+    doubt = (1 + calm * CALM / samples) ** 1.5
+    returns = found.returns / doubt
+    higher = max(0.0, reach) * alike * found.part * min(_inverse(returns), _HIGHEST * doubt)
     return OverTime(error, found.stretches, found.level / whole**2, returns, higher, follow * (MISSED / samples) ** 2)
 
 
@@ -187,7 +189,7 @@ def _maybe_calm(skewness: float, stretches: float, samples: int) -> float:
 def _inverse(returns: float) -> float:
     """By which share the mean of a queue may be longer, by the error of its drift; at most as much as is ever said."""
     error = half95(returns) / math.sqrt(returns) if returns >= RETURNS else 1.0
-    return min(1 / (1 - error) - 1, _HIGHEST) if error < 1 else _HIGHEST
+    return min(1 / (1 - error) - 1, _FURTHEST) if error < 1 else _FURTHEST
 
 
 def cosine_error(apart: Floats, whole: float, cosines: float) -> Error:
