@@ -1,9 +1,9 @@
 """What is saved of a damaged store, and how its successor takes its place.
 
 Laws. A damaged file is never deleted: it is renamed, and every row that can be read, from both ends of each table, goes
-into its successor. So do results, blocks and messages to which no whole page leads any more, if their checksums are right
-(sqlite_pages.py): damage costs the rows of its own page. Only what the file holds may cost a row: where the system
-lacks something (file descriptors, room on the disk), the rescue fails as a whole, and the next attempt reads
+into its successor. So do results, blocks and messages to which no whole page leads any more, if their checksums are
+right (sqlite_pages.py): damage costs the rows of its own page. Only what the file holds may cost a row: where the
+system lacks something (file descriptors, room on the disk), the rescue fails as a whole, and the next attempt reads
 everything. The successor is complete before the damaged file is moved, and has a name by which the next start finds it:
 kill -9 at any step costs nothing.
 """
@@ -145,7 +145,7 @@ def _save_unreached(path: str, new: sqlite3.Connection, saved: dict[str, int]) -
                     saved["series"] += names.name(row)
                     saved["blocks"] += _insert(new, "blocks", row)
                     for start_ns in range(row[2], row[2] + period_ns(row[1]), max(MINUTE_NS, row[1])):
-                        _mark(new, *row[:2], start_ns)
+                        _mark(new, row[0], row[1], start_ns)
                 elif len(row) == _MESSAGE and checksum((*row[:3], row[4])) == row[-1]:
                     saved["messages"] += _insert(new, "messages", row)
         new.execute("commit")
