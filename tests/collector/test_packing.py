@@ -16,6 +16,7 @@ from tests.support.stores import AnyStore, Open
 from wirelag.collector.block import NAMES, ROWS, Block
 from wirelag.collector.packing import packed, unpacked
 from wirelag.collector.sqlite import SqliteStore
+from wirelag.collector.sqlite_check import checksum
 from wirelag.collector.sqlite_file import VERSION
 from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, SECOND_NS, Retention
 from wirelag.collector.tally import Tally
@@ -192,18 +193,30 @@ def test_a_damaged_block_is_left_out_and_told(tmp_path: Path) -> None:
         assert len(store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10**6)) == len(SECONDS) - len(FIRST) + 1
 
 
-def test_blocks_are_found_where_no_page_leads_to_them(tmp_path: Path) -> None:
+def test_blocks_to_which_no_page_leads_are_rescued(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with closing(SqliteStore(str(path))) as store:
         fill(store)
         pack(store)
-        assert rows_left(store) < len(SECONDS) - len(FIRST) + 1
-        whole = given_by(store)
-    data = path.read_bytes()
-    path.write_bytes(data[:100] + bytes(400) + data[500:])
+        count, body = store._base.execute("select count, body from blocks").fetchone()
+        for i in range(1, 21):  # so many that one page leads to several others
+            values = (SECOND_NS, START_NS - i * ROWS * SECOND_NS, count, body)
+            crc = checksum(("A>B", "", *values))
+            store._base.execute("insert into blocks values (1, ?, ?, ?, ?, ?)", (*values, crc))
+        (page,) = store._base.execute("select rootpage from sqlite_master where name = 'blocks'").fetchone()
+        store._base.execute("pragma wal_checkpoint(truncate)")
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        assert file.read(1) == b"\x02"  # it has no rows but those between the others
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff")
     with closing(SqliteStore(str(path))) as store:
-        assert store.rescued is not None
-        assert given_by(store) == whole
+        with pytest.raises(sqlite3.DatabaseError) as damage:
+            store.check()
+        assert store.rescue(damage.value) is not None
+        kept = store._base.execute("select count(*) from blocks").fetchone()[0]
+        assert kept > 21 * 0.8
+        assert len(store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10**6)) >= len(SECONDS)
 
 
 def test_a_store_of_the_version_before_blocks_is_copied_and_gets_them(tmp_path: Path) -> None:

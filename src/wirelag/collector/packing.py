@@ -1,4 +1,4 @@
-"""A block of results as bytes: less than a fifth of what its rows take.
+"""A block of results as bytes: a third (rda) to a half (lda) of what its rows take.
 
 Laws. `unpacked(packed(block))` is the same block, every bit of every number. Each column is a stream of its own, as its
 statistics are: integers as differences from the least, or from a column that is near, by planes of bytes; what is

@@ -1,4 +1,4 @@
-"""Results that are settled go from rows into blocks, which take a fifth of the room; in PostgreSQL.
+"""Results that are settled go from rows into blocks, which take a third to a half of the room; in PostgreSQL.
 
 Laws. Rows are deleted and their block is stored in one transaction, so any reader sees each result once. It changes no
 result, so the fence is not asked. A late result goes into a row, and the next time into its block; if one comes at the

@@ -1,4 +1,4 @@
-"""Results that are settled go from rows into blocks, which take a fifth of the room.
+"""Results that are settled go from rows into blocks, which take a third to a half of the room.
 
 Laws. Nothing changes for who reads: a result is in a block before its row is deleted, in one transaction. It is done
 beside the work, in the steps of pruning: a block is made before the file is locked, and is not stored if one of its
