@@ -26,8 +26,8 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("--version", set(), 80, 40),
     ("rtt --help", set(), 150, 160),
     ("watch --help", set(), 160, 200),
-    ("info CAPTURE", {"numpy"}, 91, 232),
-    ("rtt CAPTURE", {"numpy"}, 80, 209),
+    ("info CAPTURE", {"numpy"}, 92, 232),
+    ("rtt CAPTURE", {"numpy"}, 81, 209),
     ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 90, 215),
     ("response CAPTURE", {"numpy"}, 86, 219),
 )

@@ -22,12 +22,11 @@ from wirelag.stats.over_time import (
     bounds,
     half95,
     over_time,
-    quantile_shares,
-    share_bounds,
     too_short,
     welch,
     within_whole,
 )
+from wirelag.stats.shares import quantile_shares, share_bounds
 from wirelag.synopses.delay_sample import DelaySample
 
 Floats = npt.NDArray[np.float64]

@@ -20,15 +20,13 @@ from wirelag.stats.over_time import (
     OverTime,
     below_mean,
     bounds,
-    enough_beyond,
     half95,
     longest,
-    quantile_shares,
-    share_bounds,
     tells,
     too_wide,
     welch,
 )
+from wirelag.stats.shares import enough_beyond, quantile_shares, share_bounds
 
 SHORTER: Final = 1 / 3  # for how long what does not follow the mean is alike, by the mean itself
 

@@ -30,10 +30,6 @@ batches of all sizes (`_neighbours_alike`); a row that is shorter than that four
 at least as much as the level of the whole makes it; its delays are gone when the whole is known, so its interval is
 widened (`within_whole`).
 
-Law of shares: a share of delays beyond a limit varies with what is alike, too. A quantile beyond which delays are rare
-(fewer than one in 20) has an interval only if it would have one with as much error as the mean has: they come together,
-and a recording may have missed them.
-
 Law of ratios: a queue that is longer on average varies more, so that the part above the floor is compared as a ratio,
 and with its mean every quantile is longer; none is longer than the mean allows (A. Markov). A short recording more
 often misses the rare long waits than it has too many of them: the interval is longer upwards, the more so the wider it
@@ -59,7 +55,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.packets.distinct import distinct
-from wirelag.stats.distribution import Z95, wilson
+from wirelag.stats.distribution import Z95
 from wirelag.stats.slow_levels import SLOWEST, slowness
 
 BATCHES: Final = 128  # that an error is learned from
@@ -80,14 +76,8 @@ COSINES: Final = (3, 16)  # the fewest and the most
 UPWARDS: Final = 2.5  # how much longer an interval is upwards, for each time that it is as wide as the value
 SKEWED: Final = 0.5  # skewness of delays like waits: those of a queue have 2, a short recording shows less
 LOWEST: Final = 0.05  # the share of batches that tell where the floor of a queue is
-BEYOND: Final = 3.0  # the same for the share of delays beyond a quantile, the rarer they are
 AT_THE_FLOOR: Final = 0.3  # the median of waits, by their mean, if nearly half of them are none
 WIDEST_MEAN: Final = 10.0  # times the mean, where an interval that ends beyond all delays may end
-FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
-RARE_ALIKE: Final = 50.0  # the same, if delays are alike,
-MORE_THAN_CHANCE: Final = 1.5  # which make the interval of the mean so many times as wide
-STRETCHES_BEYOND: Final = 0.5  # independent stretches beyond a quantile
-OFTEN: Final = 0.05  # the share of delays that no recording misses altogether
 _COARSEST: Final = 32  # parts of time whose neighbours are compared
 SHORTEST: Final = 10  # bits of the length of a slot of time: 1 us
 _NO_CHANCE: Final = 3.0  # standard errors
@@ -96,9 +86,7 @@ _WIDEST: Final = 1.25  # exponent: a mean is higher by at most 2.5 times the par
 _HIGHEST: Final = 3.5  # or by so many times this part, if there are few returns; by more if the law of calm holds,
 _FURTHEST: Final = 9.0  # but further nothing is said
 _LONGER: Final = 1 / 2.79 - 1  # waits over two stretches are as much longer than on average once in 40 (a gamma's)
-_WIDEST_SHARE: Final = 2.3  # the same for shares: ten times
 _HALL: Final = (1 + 2 * Z95**2) / 6  # errors by which an interval is moved, for each unit of skewness
-_FISHER: Final = (Z95**2 - 1) / 6  # the same for an interval of a count
 
 Bounds = tuple[float, float]
 Error = tuple[float, float]  # a standard error, and its degrees of freedom
@@ -391,66 +379,3 @@ def longest(q: float, middle: float, floor: float, error: Error | None, above: f
 def below_mean(q: float, floor: float, highest: float) -> float:
     """How far up a quantile may lie if the mean lies no higher than this: only so many can be so long (A. Markov)."""
     return floor + (highest - floor) / (1 - q)
-
-
-def share_bounds(share: float, error: Error, samples: float) -> Bounds:
-    """The 95% interval of a share: at least that of independent samples."""
-    low, high = wilson(share, samples)
-    if not 0 < share < 1:
-        return low, high
-    half, alike = half95(error[1]) * error[0], _alike_part(share, error, samples)
-    upwards, downwards = half / share, half / (1 - share)  # far ends are ratios of the smaller part
-    if share <= 0.5:
-        rarer = BEYOND * (1 - 2 * share)
-        wide = share * math.exp(-upwards), share * math.exp(min(upwards * (1 + rarer * upwards), _WIDEST_SHARE))
-    else:
-        wide = 1 - (1 - share) * math.exp(min(downwards, _WIDEST_SHARE)), 1 - (1 - share) * math.exp(-downwards)
-    return max(0.0, low + alike * min(0.0, wide[0] - low)), min(1.0, high + alike * max(0.0, wide[1] - high))
-
-
-def _alike_part(share: float, error: Error, samples: float) -> float:
-    """The part of the variance of a share that is not chance of independent samples."""
-    by_chance = share * (1 - share) / samples
-    return 1 - by_chance / error[0] ** 2 if error[0] ** 2 > by_chance else 0.0
-
-
-def enough_beyond(q: float, wider: float, samples: float, stretches: float) -> bool:
-    """Whether a quantile has an interval, if its error is larger than by chance alone by the same factor as the mean's.
-
-    Rare delays come together, and may be missing altogether: what the recording shows of the mean decides. If that is
-    more than chance, 50 of them must be there: with fewer, those recordings have an interval that seem calm. Of a
-    quantile beyond which a share of `OFTEN` lies, chance alone decides, and whether stretches enough lie beyond it.
-    """
-    beyond, often = min(q, 1 - q), min(q, 1 - q) >= OFTEN
-    if not often and wider > MORE_THAN_CHANCE and samples * beyond < RARE_ALIKE:
-        return False
-    if often and stretches * beyond < STRETCHES_BEYOND:
-        return False
-    return Z95 * (1.0 if often else wider) * math.sqrt(q * (1 - q) / samples) <= beyond
-
-
-def quantile_shares(q: float, error: Error, samples: float) -> Bounds | None:
-    """The shares at which the ends of a quantile's 95% interval lie (Woodruff); None if too few delays are beyond.
-
-    `error` is that of the share of delays below the quantile. What makes delays alike may move an end to the shortest
-    or the longest one; only a quantile beyond which delays are rare has no interval then.
-    """
-    beyond = min(q, 1 - q)
-    by_chance = Z95 * math.sqrt(q * (1 - q) / samples)
-    half = max(half95(error[1]) * error[0], by_chance)
-    ratio = half / beyond
-    if (by_chance if beyond >= OFTEN else half) > beyond:
-        return None
-    alike, rarer = _alike_part(q, error, samples), BEYOND * (1 - 2 * beyond)
-    shift = (1 - 2 * beyond) * _FISHER / samples
-    near, far = (
-        beyond * (alike * end + (1 - alike) * straight) + (1 - alike) * shift
-        for end, straight in (
-            (math.exp(min(ratio, _WIDEST_SHARE)), 1 + ratio),
-            (math.exp(-ratio * (1 + rarer * ratio)), 1 - ratio),
-        )
-    )
-    if (beyond - by_chance + shift if beyond >= OFTEN else far) * samples < FEWEST_BEYOND:
-        return None
-    near, far = min(near, 1.0), max(far, 0.0)
-    return (far, near) if q < 0.5 else (1 - near, 1 - far)

@@ -29,13 +29,11 @@ from wirelag.stats.over_time import (
     alike_ns,
     below_mean,
     bounds,
-    enough_beyond,
     half95,
     longest,
-    quantile_shares,
-    share_bounds,
     tells,
 )
+from wirelag.stats.shares import enough_beyond, quantile_shares, share_bounds
 from wirelag.synopses.cache import SINGLE, Cached, join, level
 
 MOST: Final = 1 << 22
