@@ -26,7 +26,7 @@ from wirelag.stats.over_time import (
     welch,
     within_whole,
 )
-from wirelag.stats.shares_over_time import quantile_shares, share_bounds
+from wirelag.stats.shares import quantile_shares, share_bounds
 from wirelag.synopses.delay_sample import DelaySample
 
 Floats = npt.NDArray[np.float64]

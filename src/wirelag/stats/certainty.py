@@ -26,7 +26,7 @@ from wirelag.stats.over_time import (
     too_wide,
     welch,
 )
-from wirelag.stats.shares_over_time import enough_beyond, quantile_shares, share_bounds
+from wirelag.stats.shares import enough_beyond, quantile_shares, share_bounds
 
 SHORTER: Final = 1 / 3  # for how long what does not follow the mean is alike, by the mean itself
 

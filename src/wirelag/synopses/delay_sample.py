@@ -33,7 +33,7 @@ from wirelag.stats.over_time import (
     longest,
     tells,
 )
-from wirelag.stats.shares_over_time import enough_beyond, quantile_shares, share_bounds
+from wirelag.stats.shares import enough_beyond, quantile_shares, share_bounds
 from wirelag.synopses.cache import SINGLE, Cached, join, level
 
 MOST: Final = 1 << 22

@@ -1,8 +1,9 @@
-"""How sure a share of delays and a quantile are if delays that follow each other are alike (over_time.py).
+"""How sure a share of delays is, and a quantile, if delays that follow each other are alike (over_time.py).
 
 Law of shares: a share of delays beyond a limit varies with what is alike, too. A quantile beyond which delays are rare
 (fewer than one in 20) has an interval only if it would have one with as much error as the mean has: they come together,
 and a recording may have missed them.
+Guarantee: as in over_time.py. Memory: none.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Final
 from wirelag.stats.distribution import Z95, wilson
 from wirelag.stats.over_time import Bounds, Error, half95
 
-BEYOND: Final = 3.0  # how much longer an interval is upwards, for each time that it is as wide as the share beyond
 FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
 RARE_ALIKE: Final = 50.0  # the same, if delays are alike,
-MORE_THAN_CHANCE: Final = 1.5  # which make the interval of the mean this many times as wide
+MORE_THAN_CHANCE: Final = 1.5  # which make the interval of the mean so many times as wide
 STRETCHES_BEYOND: Final = 0.5  # independent stretches beyond a quantile
 OFTEN: Final = 0.05  # the share of delays that no recording misses altogether
-_WIDEST_SHARE: Final = 2.3  # exponent: a share is larger by at most ten times
+BEYOND: Final = 3.0  # how much further a share may lie beyond a quantile, the rarer delays are there
+_WIDEST: Final = 2.3  # exponent: further than ten times a share nothing is said
 _FISHER: Final = (Z95**2 - 1) / 6  # errors by which an interval of a count is moved, for each unit of skewness
 
 
@@ -32,9 +33,9 @@ def share_bounds(share: float, error: Error, samples: float) -> Bounds:
     upwards, downwards = half / share, half / (1 - share)  # far ends are ratios of the smaller part
     if share <= 0.5:
         rarer = BEYOND * (1 - 2 * share)
-        wide = share * math.exp(-upwards), share * math.exp(min(upwards * (1 + rarer * upwards), _WIDEST_SHARE))
+        wide = share * math.exp(-upwards), share * math.exp(min(upwards * (1 + rarer * upwards), _WIDEST))
     else:
-        wide = 1 - (1 - share) * math.exp(min(downwards, _WIDEST_SHARE)), 1 - (1 - share) * math.exp(-downwards)
+        wide = 1 - (1 - share) * math.exp(min(downwards, _WIDEST)), 1 - (1 - share) * math.exp(-downwards)
     return max(0.0, low + alike * min(0.0, wide[0] - low)), min(1.0, high + alike * max(0.0, wide[1] - high))
 
 
@@ -76,7 +77,7 @@ def quantile_shares(q: float, error: Error, samples: float) -> Bounds | None:
     near, far = (
         beyond * (alike * end + (1 - alike) * straight) + (1 - alike) * shift
         for end, straight in (
-            (math.exp(min(ratio, _WIDEST_SHARE)), 1 + ratio),
+            (math.exp(min(ratio, _WIDEST)), 1 + ratio),
             (math.exp(-ratio * (1 + rarer * ratio)), 1 - ratio),
         )
     )
