@@ -39,7 +39,6 @@ class Sources(NamedTuple):
 
     connections: Effect | None = None
     times: Effect | None = None
-    unknown: str | None = None  # why nothing tells, so that there are no intervals
 
     @property
     def effects(self) -> list[Effect]:
@@ -50,11 +49,13 @@ class Sources(NamedTuple):
 class Effect:
     """The error of a mean whose samples are alike in parts, and its effect on shares.
 
-    It includes the error of independent delays alone; None: there are too few parts.
+    It includes the error of independent delays alone; None: there are too few parts, or `unknown` says why.
     """
 
-    def __init__(self, mean: Error | None, delays: Distribution, over: OverTime | None = None) -> None:
-        self.mean, self._delays, self.over = mean, delays, over
+    def __init__(
+        self, mean: Error | None, delays: Distribution, over: OverTime | None = None, unknown: str | None = None
+    ) -> None:
+        self.mean, self._delays, self.over, self.unknown = mean, delays, over, unknown
 
     @cached_property
     def _alone(self) -> float | None:
@@ -93,10 +94,10 @@ class Certainty:
     @cached_property
     def why_none(self) -> str | None:
         """Why there are no intervals; None: there are."""
-        if self._unknown is not None or self._sources.unknown is not None:
-            return self._unknown or self._sources.unknown
+        if self._unknown is not None:
+            return self._unknown
         times, delays = self._sources.times, self._delays
-        if times is not None and (why := tells(times.over, delays.samples)):
+        if times is not None and (why := times.unknown or tells(times.over, delays.samples)):
             return why
         found = self._mean_bounds()
         return None if found is None else too_wide(delays.mean_ns or 0.0, found[1], delays.max_ns or 0.0)

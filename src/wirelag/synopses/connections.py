@@ -129,7 +129,7 @@ class Connections:
             return Sources(None, Effect.of_time(None, delays))
         rows, sums, sizes = _of_leg(self._of(tag), leg)
         if not len(rows):
-            return Sources(unknown=LEFT_OUT)
+            return Sources(None, Effect(None, delays, unknown=LEFT_OUT))
         # Not all connections are here if they are sampled, and more delays than the group's if it was kept late.
         scale = math.sqrt(float(sizes.sum()) / float(delays.weight)) if delays.weight else 0.0
         connections = _summed(crowds_of(rows[:, 0]), sums, sizes)
