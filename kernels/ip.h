@@ -87,6 +87,10 @@ WL_INLINE int wl_is_extension(u8 protocol, u16 flags)
     return flags & WL_IPV6 && (protocol == 0 || protocol == 43 || protocol == 44 || protocol == 60 || protocol == 135);
 }
 
+/* Bits 0 and 60, the headers of options; of extensions no other has these as its lower six bits. Without a branch: each
+ * doubles what the verifier walks through. */
+#define WL_OPTION_HEADERS 0x1000000000000001ull
+
 WL_INLINE void wl_extensions(struct wl_cursor *c, struct wl_packet *packet, struct wl_row *row)
 {
     int fragments = 0;
@@ -102,8 +106,7 @@ WL_INLINE void wl_extensions(struct wl_cursor *c, struct wl_packet *packet, stru
             length += c->at[1] * (row->protocol == 51 ? 4u : 8u);
         if (!wl_has(c, length))
             break;
-        if (row->protocol == 0 || row->protocol == 60)
-            row->flags |= WL_OPTIONS;
+        row->flags |= (u16)((WL_OPTION_HEADERS >> (row->protocol & 63) & 1) * WL_OPTIONS);
         if (row->protocol == 44 && fragments++ == 0) {
             bits = wl_be16(c->at + 2);
             packet->ip_id = wl_be32(c->at + 4);
