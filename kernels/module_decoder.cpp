@@ -61,7 +61,7 @@ size_t Decoder::write_slowest(Reader &reader, u64 base, const Memory &memory, Ro
 
         for (next = first; next < all.size() && data.data() + all[next].place < end; next++)
             ;
-        parts.write(part, reader, data.data(), base, &all[first], next - first, batches, first);
+        parts.write(part, reader, data.data(), base, all.data() + first, next - first, batches, first);
     }
     return all.size();
 }
