@@ -161,6 +161,7 @@ def test_pins_in_the_folder_itself_are_of_another_version(place: Site) -> None:
     assert not place.pins.exists()
 
 
+@pytest.mark.acceptance
 def test_a_dead_backend_does_not_stop_the_others(place: Site) -> None:
     place.configure([1, 2, 3], EQUAL)
     first = place.steer()

@@ -64,6 +64,7 @@ def shown(process: Process) -> set[str]:
     return {one["name"] for one in said[-1]["backends"]} if said else set()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("public", [False, True], ids=["only root reads the file", "all read it"])
 def test_it_gives_up_root_and_capabilities(place: Site, public: bool) -> None:
     log = place.folder / "audit.jsonl"

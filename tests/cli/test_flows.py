@@ -287,6 +287,7 @@ def test_filters_choose_flows_without_changing_delays(queue: Queue, clean: dict[
     assert answer(queue.behind, "--direction", "10.0.0.0/8>")["flows"] == clean["flows"]
 
 
+@pytest.mark.acceptance
 def test_an_expression_chooses_flows_too(queue: Queue, clean: dict[str, Any]) -> None:
     """As --host does, on a file, between two captures and from standard input."""
     host = clean["flows"][0]["key"].split(" > ")[1].split(":")[0]

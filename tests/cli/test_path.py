@@ -149,6 +149,7 @@ def test_a_baseline_shows_what_a_floor_hides(net: Path, quiet: Path, slow: tuple
     assert culprit["adds"] == pytest.approx(fmean(delays), rel=0.01)  # the service time of 4 ms is no longer a floor
 
 
+@pytest.mark.acceptance
 def test_a_changed_delay_is_reported(net: Path, tmp_path: Path) -> None:
     """The second half has a queue that the first has not: two captures, one after the other, in the same files."""
     early, late, whole = tmp_path / "early", tmp_path / "late", tmp_path / "whole"

@@ -146,6 +146,7 @@ def test_groups_add_up(capture: str, quantity: str) -> None:
     assert sum(group["samples"] for group in bounded[-1]["groups"]) == final["samples"]
 
 
+@pytest.mark.acceptance
 def test_the_final_table_shows_the_slowest_groups(capture: str) -> None:
     told = wirelag("watch", "-r", capture, "--speed", "max", "rtt", "--by", "server").stdout
     groups = replayed(capture, "rtt", "--by", "server")[-1]["groups"]
@@ -289,6 +290,7 @@ def test_client_packets_at_the_vantage_point(network: Network, tmp_path: Path) -
         assert lines[-1]["mean"] == pytest.approx(truth.mean(), rel=0.1)
 
 
+@pytest.mark.every(2)
 @IN_LAB
 @pytest.mark.parametrize("where", [(), pytest.param(("--in-kernel",), marks=IN_KERNEL)], ids=("copies", "in-kernel"))
 def test_an_interface_that_goes_down_keeps_the_results(

@@ -64,6 +64,7 @@ def test_a_slow_segment_of_a_thousand_is_the_first_row(browser: Browser, tmp_pat
         assert browser.problems == []
 
 
+@pytest.mark.acceptance
 def test_a_gap_has_no_band_and_times_can_be_absolute(browser: Browser, tmp_path: Path) -> None:
     fill(tmp_path / "store.db", 1, 20, before_s=3000, without=(9, 10, 11))
     with Running(tmp_path) as running:

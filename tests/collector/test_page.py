@@ -159,6 +159,7 @@ def test_a_pause_is_a_gap(browser: Browser, tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.acceptance
 def test_a_login_leads_to_the_link_and_survives_a_restart(browser: Browser, tmp_path: Path) -> None:
     """Meanwhile the page says that what it shows is old, and ages go on."""
     (tmp_path / "tokens").write_text(TOKEN)

@@ -72,6 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("line", recipes())
 def test_a_recipe_works(line: str, folder: Path) -> None:
     name, *words = shlex.split(line)[1:]

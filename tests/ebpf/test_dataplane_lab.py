@@ -212,6 +212,7 @@ def test_without_driver_support_it_runs_in_generic_mode(network: Network, tmp_pa
     assert attached(network, "left", "deck") == ("", 0)
 
 
+@pytest.mark.acceptance
 @IN_LAB
 @IN_KERNEL
 def test_without_kernel_support_packets_are_captured(network: Network, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def answers(make: Callable[[], Estimator[Samples]], parts: list[PacketBatch], in
     return [report.to_json() for report in wirelag.run(make(), {"tap": parts}, interval_ns, Grouping("server"))]
 
 
+@pytest.mark.every(2)
 @one_of_each
 @examples(8)
 @given(cuts=st.lists(st.integers(0, 6_000), max_size=12), interval_ns=st.sampled_from([None, 10**9, 7 * 10**9]))

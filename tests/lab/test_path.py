@@ -136,6 +136,7 @@ def test_equal_paths_are_taken_apart(estimator: str, slow: Path) -> None:
     assert not ALONE or found["mean"] == pytest.approx(end_to_end.mean(), rel=0.25)
 
 
+@pytest.mark.acceptance
 @pytest.mark.every(3)
 @pytest.mark.parametrize("estimator", [*ESTIMATORS, "join"])
 def test_nothing_is_blamed_when_nothing_is_slow(estimator: str, quiet: Path) -> None:

@@ -146,6 +146,7 @@ def test_a_port_without_traffic_cannot_be_slow(routers: Routers, tmp_path: Path)
         routers.record(tmp_path, 1, [("A", "C")], BRIEF)
 
 
+@pytest.mark.acceptance
 def test_a_link_fails(six: Topology, tmp_path: Path) -> None:
     with Routers("fails", six) as routers:
         routers.record(tmp_path, 1, traffic=BRIEF)

@@ -64,6 +64,7 @@ def heartbeat(time_ns: int, host: int, target: str = "192.0.2.1") -> Record:
     return time_ns, frame, len(frame)
 
 
+@pytest.mark.acceptance
 def test_whatever_differs(tmp_path: Path, seen: list[Record]) -> None:
     """Delay, clock, snap length, addresses, a late beginning, a part of the traffic."""
     cut = [(time_ns, frame[:66], wire) for time_ns, frame, wire in seen]

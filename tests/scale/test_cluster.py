@@ -189,6 +189,7 @@ class Processes:
             one.wait()
 
 
+@pytest.mark.acceptance
 def test_nobody_at_the_address() -> None:
     from tests.support.ports import free_port
 
