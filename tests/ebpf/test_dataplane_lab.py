@@ -111,6 +111,7 @@ def test_attached_fridges_see_what_a_capture_sees(network: Network) -> None:
     meter.close()
 
 
+@pytest.mark.acceptance
 @IN_LAB
 @IN_KERNEL
 def test_both_ends_of_a_cable_count_the_same_packets(network: Network) -> None:

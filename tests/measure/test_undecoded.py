@@ -91,7 +91,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.usefixtures("short_blocks")
 def test_options_have_the_answer_of_batches(capture: Path, options: dict[str, Any]) -> None:
