@@ -22,7 +22,7 @@ static void check(int holds)
 static void check_row(const struct wl_row *row)
 {
     check(row->kind <= WL_STAMP);
-    check(row->flags < 1 << 14);
+    check(row->flags < 1 << 15);
     check(!(row->flags & WL_LATER) || row->flags & WL_FRAGMENT);
     check(!(row->flags & (WL_LATER | WL_SHORT)) || row->kind == WL_OTHER);
     check(row->kind != WL_OTHER || (row->payload_offset == 0 && row->transaction == 0 && row->seq == 0));
