@@ -199,7 +199,7 @@ def test_blocks_to_which_no_page_leads_are_rescued(tmp_path: Path) -> None:
         fill(store)
         pack(store)
         count, body = store._base.execute("select count, body from blocks").fetchone()
-        for i in range(1, 21):  # so many that one page leads to several others
+        for i in range(1, 21):  # enough that one page leads to several others
             values = (SECOND_NS, START_NS - i * ROWS * SECOND_NS, count, body)
             crc = checksum(("A>B", "", *values))
             store._base.execute("insert into blocks values (1, ?, ?, ?, ?, ?)", (*values, crc))

@@ -1,7 +1,7 @@
 """Long replies, a few at a time: who asks for many of them and reads none costs no memory.
 
 Laws. At most MOST replies of the API are made or under way, and OF_ONE of them to one address; others wait for their
-turn, and get 503 if it does not come. The same holds for /metrics, apart: who reads one keeps nobody from the other.
+turn, and get 503 if it does not come. The same holds for /metrics, apart: neither delays the other.
 MADE are made at once: that takes several times their size, and the processor, which agents need, too. A reply leaves
 in pieces, the next one when the client has read the last. So a reply holds its place until it was read, for REPLY_S at
 most: then its connection is closed.

@@ -38,7 +38,7 @@ class Later:
                 self._thread.start()
 
     def finish(self, but: int = 0) -> None:
-        """Wait until all is done, or all but so many calls."""
+        """Wait until all calls are done, or all but this number."""
         with self._change:
             self._change.wait_for(lambda: len(self._left) + self._at_work <= but)
             self._raise()

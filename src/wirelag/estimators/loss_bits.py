@@ -30,8 +30,8 @@ from wirelag.stats.over_time import Error, half95, welch
 
 CONFIRMED: Final = 8  # packets of the other value by which it leads when a block has ended
 TELLS: Final = 96  # packets that tell whether the bits are a signal
-OFTEN: Final = 4  # a signal changes less than once in so many packets,
-SELDOM: Final = 8  # and is one if it changes at most once in so many
+OFTEN: Final = 4  # a signal changes less often than once in this many packets,
+SELDOM: Final = 8  # and is one if it changes at most once in this many
 LEARNED: Final = 15  # blocks from which their length is learned
 FEWEST: Final = 3  # blocks that tell it
 ROUNDED: Final = 15 / 16  # reordering may lengthen a block by less

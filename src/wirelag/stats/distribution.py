@@ -142,7 +142,7 @@ class Distribution:
 
     def __init__(self, memory: npt.NDArray[np.uint64] | None = None) -> None:
         self._memory = np.zeros(WORDS, np.uint64) if memory is None else memory
-        self._ranked: tuple[int, RankedBins] | None = None  # of so many samples
+        self._ranked: tuple[int, RankedBins] | None = None  # and the number of samples then
         self.bins = _EVERY_BIN  # whose weights follow
         self.certainty: Certainty | None = None  # from how delays vary; None: they are independent
         self.weights = self._memory[:BINS]

@@ -64,7 +64,7 @@ FEWEST_DELAYS: Final = 32  # that give an interval
 STRETCHES: Final = 2.0  # independent stretches that give an interval
 RETURNS: Final = 1.5  # of a queue to its floor,
 MORE_RETURNS: Final = 200.0  # and as many more as this number of delays, by how many there are, has;
-MOST_RETURNS: Final = 2.5  # at most so many: one in 20 recordings of a random walk seems to have as many
+MOST_RETURNS: Final = 2.5  # at most this many: one in 20 recordings of a random walk seems to have as many
 CALM: Final = 800.0  # delays for which a busy queue stays alike
 LONG_ALIKE: Final = 32.0  # delays of one stretch: so many may be a part of that time, skewed or not
 SHOW: Final = 100  # delays that show whether they follow each other
@@ -83,7 +83,7 @@ SHORTEST: Final = 10  # bits of the length of a slot of time: 1 us
 _NO_CHANCE: Final = 3.0  # standard errors
 _BY_CHANCE: Final = 1.5  # the same, of a skewness
 _WIDEST: Final = 1.25  # exponent: a mean is higher by at most 2.5 times the part above the floor, however wide,
-_HIGHEST: Final = 3.5  # or by so many times this part, if there are few returns; by more if the law of calm holds,
+_HIGHEST: Final = 3.5  # or by this many times that part, if there are few returns; by more if the law of calm holds,
 _FURTHEST: Final = 9.0  # but further nothing is said
 _LONGER: Final = 1 / 2.79 - 1  # waits over two stretches are as much longer than on average once in 40 (a gamma's)
 _HALL: Final = (1 + 2 * Z95**2) / 6  # errors by which an interval is moved, for each unit of skewness
@@ -228,7 +228,7 @@ def tells(over: OverTime | None, samples: int) -> str | None:
 
 
 def _enough_returns(samples: int) -> float:
-    """How many returns to the floor so many delays must show: few delays of a busy queue may all lie in one wait."""
+    """How many returns to the floor these delays must show: few delays of a busy queue may all lie in one wait."""
     return min(RETURNS + MORE_RETURNS / max(samples, 1), MOST_RETURNS)
 
 
@@ -377,5 +377,5 @@ def longest(q: float, middle: float, floor: float, error: Error | None, above: f
 
 
 def below_mean(q: float, floor: float, highest: float) -> float:
-    """How far up a quantile may lie if the mean lies no higher than this: only so many can be so long (A. Markov)."""
+    """How far up a quantile may lie if the mean lies no higher than this: not more can be that long (A. Markov)."""
     return floor + (highest - floor) / (1 - q)

@@ -16,7 +16,7 @@ from wirelag.stats.over_time import Bounds, Error, half95
 
 FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
 RARE_ALIKE: Final = 50.0  # the same, if delays are alike,
-MORE_THAN_CHANCE: Final = 1.5  # which make the interval of the mean so many times as wide
+MORE_THAN_CHANCE: Final = 1.5  # which make the interval of the mean this many times as wide
 STRETCHES_BEYOND: Final = 0.5  # independent stretches beyond a quantile
 OFTEN: Final = 0.05  # the share of delays that no recording misses altogether
 BEYOND: Final = 3.0  # how much further a share may lie beyond a quantile, the rarer delays are there

@@ -189,7 +189,7 @@ class Sent(NamedTuple):
     exchanges: list[Exchange]
     duplicates: int
     strange: int  # packets that are no reply to a request of this session
-    refused: str = ""  # what the network said last, such as that nobody listens there
+    refused: str = ""  # what the network said last, such as that no program listens there
 
 
 def ask(
