@@ -19,6 +19,7 @@ from functools import partial
 from typing import Final
 
 from wirelag import __version__
+from wirelag.agent.asking import Asking
 from wirelag.agent.composing import encoded
 from wirelag.agent.config import Config
 from wirelag.agent.cutting import CutPart
@@ -78,6 +79,7 @@ class Agent:
         assert config.collector is not None
         self._sender: Sender = sender(config.collector, config.point)
         self._emitter = Emitter(config.references, config.control, config.interval_ns, self.tell, self._clock.steady)
+        self._asking = Asking(config, self.tell, self._clock.steady)
         self._ways = None if config.inside is None else Inside(config, config.inside, self.tell)
         self._settling = Settling(config.point, (config.inside or config).terms, config.past_bytes // 2, self._began_ns)
         live = not isinstance(self._source, Replay)
@@ -149,6 +151,7 @@ class Agent:
                 asyncio.run(self._main())
         finally:
             self._emitter.close()
+            self._asking.close()
             self._source.close()
             if self._ways is not None:
                 self._ways.close()
@@ -220,6 +223,7 @@ class Agent:
         for each in beside:
             each.add_done_callback(self._ended)
         self._emitter.start()
+        self._asking.start()
         thread.start()  # before any of these tasks runs
         self._greet()
         try:
@@ -280,7 +284,7 @@ class Agent:
             if own := [part for part in parts if part.measured.end is None]:
                 await self._put_all([await self._message(part) for part in own])
             if ended:
-                await self._put_settled(await asyncio.to_thread(self._settling.end))
+                await self._put_settled(await asyncio.to_thread(self._settling.end) + self._asking.settled())
                 return
 
     async def _put_settled(self, messages: list[Message]) -> None:
@@ -330,6 +334,7 @@ class Agent:
             for line in keeping.look(load, time.monotonic()):
                 self.tell(line)
             await self._put_settled(await asyncio.to_thread(self._settling.pass_time))
+            await self._put_settled(self._asking.settled())
             self._notices.pass_time()
 
     async def _answers(self) -> None:
@@ -406,6 +411,8 @@ class Agent:
             "references_refused": self._emitter.refused,
             "references_failed": self._emitter.failed,
         }
+        if config.reflectors:
+            record |= self._asking.counted()
         if self._ways is not None:
             record |= {"inside": True} | {f"left_out_{why}": count for why, count in list(self._ways.left_out.items())}
         if config.m_set is not None:
