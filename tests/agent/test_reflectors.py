@@ -1,6 +1,7 @@
 """Segments to STAMP reflectors: delays of both directions, loss by direction, and bounds of the clocks' offset."""
 
 import random
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import pytest
 
 from lab.network import Network
 from lab.wire import Direction, Wire
+from tests.support import ipfix
 from tests.support.agent_receiver import AGENT, PORT, Receiver
 from tests.support.agent_settings import config_of
 from tests.support.command import WIRELAG
 from tests.support.in_lab import IN_LAB
+from wirelag.agent.exporting import of_message
 from wirelag.agent.reflecting import MOST_REQUESTS, REPEATS, SILENT, WAIT_NS, Session
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda
@@ -23,6 +26,7 @@ from wirelag.protocol.messages import ClockReading, Message, decode, encode
 from wirelag.protocol.results import Ends, Result
 from wirelag.protocol.session import Rounds
 from wirelag.protocol.terms import Terms
+from wirelag.render.ipfix import Exporter
 
 SECOND_NS = 10**9
 BEGIN_NS = 1_700_000_000 * SECOND_NS
@@ -138,6 +142,22 @@ def test_a_reflector_that_is_silent() -> None:
     assert [one.losses[ROUND_TRIP].lost for one in results[::2]] == [50, 50]
 
 
+def test_intervals_are_exported_with_their_delays() -> None:
+    """As IPFIX: both segments, loss by direction, and no class."""
+    session = Session("A", "R", Terms(Lda(), interval_ns=SECOND_NS), BEGIN_NS)
+    session.ask(BEGIN_NS)
+    session.take(Reply(0, 0, BEGIN_NS, BEGIN_NS + 4000, BEGIN_NS + 6000, UNSYNCHRONISED_PTP, 255), BEGIN_NS + 14000)
+    messages = session.settled(BEGIN_NS + 3 * SECOND_NS, MINE)
+    reader = ipfix.Reader()
+    for message in Exporter(3).segments([of_message(one) for one in messages], "agent A"):
+        reader.read(message)
+    assert reader.about[0][300, 0].decode() == "wirelag agent A: one-way delays"
+    assert [record[83, 0].decode() for record in reader.records] == ["A>R", "R>A"]
+    for record in reader.records:
+        assert [int.from_bytes(record[element, 0]) for element in (2, 133, 530, 531, 532, 533)] == [1, 0, 6, 6, 6, 6]
+        assert int.from_bytes(record[152, 0]) == BEGIN_NS // 10**6
+
+
 def test_what_clocks_state_narrows_the_bounds_or_contradicts_them() -> None:
     network = Route(3)
     network.estimate = error_estimate(50_000)
@@ -236,6 +256,8 @@ def test_an_agent_measures_to_a_reflector_in_another_namespace(tmp_path: Path) -
 point = "client"
 interface = "eth0"
 interval = "250ms"
+[push]
+ipfix = "ipfix+udp://127.0.0.1:4739"
 [collector]
 url = "http://10.5.0.11:{PORT}"
 insecure = true
@@ -254,14 +276,26 @@ key_file = "{tmp_path}/key"
         Wire(up=Direction(delay_us=3000, loss=0.1), down=Direction(delay_us=1000)).start(network, tmp_path, 5)
         reflect = [*WIRELAG, "stamp", "reflect", "10.5.0.11:8620", "--key-file", str(tmp_path / "key")]
         network.start("server1", reflect, tmp_path / "reflector.txt").wait_for_line("reflecting at")
-        with Receiver(lambda: network.inside("server1")) as receiver:
+        with network.inside("client"):
+            inbox = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            inbox.bind(("127.0.0.1", 4739))
+        with inbox, Receiver(lambda: network.inside("server1")) as receiver:
             network.start("client", [*AGENT, str(tmp_path / "agent.toml")], tmp_path / "agent.txt")
             messages = receiver.wait(lambda m: sum(one.type == "crossing" for one in m) >= 12)
+            reader = ipfix.Reader()
+            inbox.settimeout(20)
+            while len(reader.records) < 8:
+                reader.read(inbox.recv(65_536))
+    exported = {(record[83, 0].decode(), int.from_bytes(record[152, 0])): record for record in reader.records}
     rounds = Rounds([], named_by_agents=True)
     found = [one for m in messages if m.type == "crossing" for one in rounds.take(m, 1) if isinstance(one, Result)]
     lost = {segment: sum(one.losses[None].lost or 0 for one in found if one.segment == segment) for segment in ENDS}
     assert lost["client>router"] > 3 * lost["router>client"]
     for one in found:
+        if (record := exported.get((one.segment, one.interval.start_ns // 10**6))) is not None:
+            assert int.from_bytes(record[2, 0]) == one.crossings[None].received
+            mean_ns = one.crossings[None].mean_ns
+            assert mean_ns is None or int.from_bytes(record[530, 0]) == round(mean_ns / 1e3)
         if one.segment == "client>router" and one.crossings[ROUND_TRIP].received > 5:
             trip_ns = one.crossings[ROUND_TRIP].mean_ns
             assert trip_ns is not None

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from wirelag.agent.config import Config, Reflecting
+from wirelag.agent.config import Config
 from wirelag.agent.reflecting import Session
+from wirelag.agent.reflectors import Reflecting
 from wirelag.packets.stamp import UNSYNCHRONISED_PTP, error_estimate
 from wirelag.protocol.messages import ClockReading, Message
 from wirelag.transport.stamp import Asker

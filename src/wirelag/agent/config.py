@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from wirelag.agent import in_kernel
-from wirelag.agent.reflecting import MOST_REQUESTS
+from wirelag.agent.reflectors import Reflecting, reflectors_of
 from wirelag.agent.settings import MOST_SEGMENTS, MOST_WAYS, SCHEMA
 from wirelag.errors import SettingError, WirelagError
 from wirelag.estimators.catalogue import between_points, capabilities_of
@@ -23,7 +23,7 @@ from wirelag.packets.injection import Kind as Policy
 from wirelag.protocol.terms import Terms
 from wirelag.settings import Settings
 from wirelag.transport import Address
-from wirelag.transport.stamp import key_of
+from wirelag.transport.exports import Target
 
 if TYPE_CHECKING:
     from wirelag.capture.ring import Clock as ClockOf
@@ -87,17 +87,6 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Reflecting:
-    """A router that reflects test packets (STAMP), and how often it is asked."""
-
-    name: str
-    to: str
-    port: int
-    every_ns: int
-    key: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
 class Pace:
     """The rate of references in an m-set from the collector, which chooses the segments but not the rate."""
 
@@ -157,6 +146,7 @@ class Config:
     given: str = ""  # which settings were given, in words
     inside: InsideSettings | None = None  # None: not measured
     reflectors: tuple[Reflecting, ...] = ()  # other ends of segments that this point measures alone
+    ipfix: Target | None = None  # where intervals go as flows
 
     @classmethod
     def of(cls, settings: Settings) -> Config:
@@ -170,7 +160,7 @@ class Config:
             raise settings.wrong("capture.clock", "needs an interface: captures have their own timestamps")
         if settings["grace"] > settings["interval"]:
             raise settings.wrong("grace", "is longer than the interval: give a shorter one")
-        terms, reflectors = _terms(settings), _reflectors(settings)
+        terms, reflectors = _terms(settings), reflectors_of(settings)
         m_set, inside = _pace(settings, terms), _inside(settings, terms)
         if terms.estimator.can.one_sided:
             measured, referred = _interpolated(settings, terms)
@@ -212,6 +202,7 @@ class Config:
             settings.stated(),
             inside,
             reflectors,
+            _ipfix(settings),
         )
 
     @property
@@ -317,23 +308,11 @@ def _terms(settings: Settings) -> Terms:
     )
 
 
-def _reflectors(settings: Settings) -> tuple[Reflecting, ...]:
-    """Routers that reflect test packets; an interval has a bounded number of these."""
-    found: list[Reflecting] = []
-    for at in settings.rows("reflectors"):
-        name, every_ns, path = (settings[at + key] for key in ("name", "every", "key_file"))
-        if settings["interface"] is None:
-            raise settings.wrong(at + "name", "needs an interface: captures reflect nothing")
-        if name == settings["point"] or name in (one.name for one in found):
-            raise settings.wrong(at + "name", f"{name} is this point, or named twice; give each its own name")
-        if settings["interval"] // every_ns > MOST_REQUESTS:
-            raise settings.wrong(at + "every", f"is too short: at most {MOST_REQUESTS:,} requests in an interval")
-        try:
-            key = None if path is None else key_of(path)
-        except WirelagError as error:
-            raise settings.wrong(at + "key_file", str(error).partition(";")[0]) from None
-        found.append(Reflecting(name, settings[at + "to"], settings[at + "port"], every_ns, key))
-    return tuple(found)
+def _ipfix(settings: Settings) -> Target | None:
+    try:
+        return None if settings["push.ipfix"] is None else Target.parse(settings["push.ipfix"])
+    except ValueError as error:
+        raise settings.wrong("push.ipfix", str(error)) from None
 
 
 def _inside(settings: Settings, terms: Terms) -> InsideSettings | None:

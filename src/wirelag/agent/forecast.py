@@ -115,6 +115,8 @@ def _lines(config: Config) -> Iterator[str]:
         bound = format_rate(8 * injection.link_bytes_per_s * injection.most_share)
         most = f"never more than {bound} ({injection.most_share:.3g} of the link)"
         yield f"references to {stream.to} {_policy(injection)}; {most}{_unfilled(stream.to)}"
+    if config.ipfix is not None:
+        yield f"each interval of a segment as IPFIX to {config.ipfix.shown}"
     if config.collector is None:
         yield "no collector is configured: the agent cannot start without one"
         return

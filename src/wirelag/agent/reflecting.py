@@ -123,7 +123,7 @@ class Session:
                 there.add_delays(sent_ns, np.array([trip.forward_ns - ahead_ns for trip in trips]))
                 here.add_delays(left_ns - ahead_ns, np.array([trip.backward_ns + ahead_ns for trip in trips]))
         covered_ns = interval.end_ns - max(interval.start_ns, min(self._began_ns, interval.end_ns))
-        bound = ClockReading(False) if offset is None else ClockReading(True, offset.error_ns, "stamp")
+        bound = ClockReading(False, 0, STAMP) if offset is None else ClockReading(True, offset.error_ns, STAMP)
         up, middle, down = (Seen(packets, 0, covered_ns) for packets in (sent, arrived, answered))
         crossings: dict[Key, Crossing] = {None: there, ROUND_TRIP: whole}
         losses: dict[Key, Loss] = {None: forth, ROUND_TRIP: _exactly(sent - answered)}

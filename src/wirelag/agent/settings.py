@@ -108,6 +108,7 @@ SCHEMA: Final = Schema(
         Key("cut.colour", choice(*(f"dscp:{bit}" for bit in range(6))), "dscp:0", "lda: the bit that is the colour"),
         Key("cut.control_port", whole(1, 65535), None, "lda: cut at control packets to this port", "--control-port"),
         Key("cut.control_to", ADDRESS, None, "lda: send control packets to this address", "--control-to"),
+        Key("push.ipfix", TEXT, None, "also send [each interval](exports.md#segments) as IPFIX: `ipfix+udp://HOST:4739`"),
         Key("spool.folder", PATH, None, "folder for messages not yet sent", "--spool", "see below"),
         Key("spool.most", size(), "1GiB", "size limit of the spool; beyond it the oldest are dropped", "--spool-most"),
         Key("clock.error", duration(), None, "error bound of the clock, instead of its daemon's", "--clock-error"),

@@ -63,7 +63,7 @@ class UnknownVersion(ValueError):  # noqa: N818
 
 Type = Literal["synopsis", "ask", "times", "status", "m-set", "crossing"]
 ClockSource = Literal["adjtimex", "chrony", "ptp", "stated", "stamp", "none"]
-STAMP: Final = "stamp"  # by which a crossing was measured, if not by its terms
+STAMP: Final = "stamp"  # by which a crossing was measured, and its clocks compared, if not by its terms
 Record = dict[str, Any]
 
 

@@ -20,7 +20,7 @@ from typing import Final
 from wirelag.protocol.delimited import Chain, is_idle, result_of
 from wirelag.protocol.inside import is_inside
 from wirelag.protocol.inside import result_of as said_of_inside
-from wirelag.protocol.messages import Message
+from wirelag.protocol.messages import STAMP, Message
 from wirelag.protocol.pairing import Key, Pairing
 from wirelag.protocol.pairing import answer as answer  # for agents
 from wirelag.protocol.places import SIDES, Place, Segment, loss_in, with_neighbours
@@ -224,11 +224,12 @@ class Rounds:
         """The segments that a message is about, and which end its point is."""
         name = message.segment
         point, alone = message.point, message.type == "crossing"
-        if name is not None and name not in self._segments and self._named and (alone or not is_inside(name, point)):
+        inside = alone and message.clock.source != STAMP
+        if name is not None and name not in self._segments and self._named and is_inside(name, point) == inside:
             self._name(name, point)
         for segment in self._segments.values() if name is None else filter(None, [self._segments.get(name)]):
             points = segment.ends.points
-            if point in points and (name is not None if alone else points[0] != points[1]):
+            if point in points and (points[0] == points[1]) == inside and (name is not None or not alone):
                 yield segment, points.index(point)
 
     def _name(self, name: str, point: str) -> None:
