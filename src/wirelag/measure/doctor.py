@@ -6,8 +6,10 @@ packet is captured, and nothing is changed.
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
+import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Final, Literal
@@ -22,6 +24,7 @@ EXTRAS: Final = {  # the packages of an extra, and what it is for
     "scale": (("dask", "fsspec"), "--on: all cores, clusters, buckets"),
     "postgres": (("psycopg",), "collect --store postgresql://"),
 }
+DEBIAN: Final = "/usr/lib/wirelag/"
 BPFFS: Final = "/sys/fs/bpf"
 JIT: Final = "/proc/sys/net/core/bpf_jit_enable"
 
@@ -100,6 +103,8 @@ def _extra(extra: str, packages: tuple[str, ...], purpose: str) -> Check:
     if not missing:
         return Check(f"extra {extra}", "yes", ", ".join(packages), purpose)
     fix = f"{sys.executable} -m pip install 'wirelag[{extra}]'"
+    if __file__.startswith(DEBIAN):
+        fix = f"pipx install 'wirelag[{extra}]' (the Debian package cannot be added to)"
     return Check(f"extra {extra}", "no", f"not installed: {', '.join(missing)}", purpose, fix)
 
 
@@ -110,7 +115,8 @@ def _live_capture() -> Check:
     try:
         socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()
     except PermissionError:
-        fix = "run it as root (sudo), or with CAP_NET_RAW alone (setpriv, or the units in deploy/)"
+        program = os.path.join(sysconfig.get_path("scripts"), "wirelag")  # where sudo does not look
+        fix = f"sudo {program if os.path.exists(program) else 'wirelag'} watch eth0 rtt; or the units in deploy/"
         return Check(name, "no", "not permitted: needs CAP_NET_RAW", purpose, fix)
     except (AttributeError, OSError) as error:
         return Check(name, "no", f"no packet sockets ({error})", purpose, "use Linux, with AF_PACKET in its kernel")
