@@ -131,7 +131,8 @@ def _kernel() -> Iterator[Check]:
     try:
         shipped("headers")
     except UnavailableError as error:
-        fix = "apt-get install clang, then: pip install --force-reinstall --no-binary wirelag wirelag"
+        again = f"{sys.executable} -m pip install --force-reinstall --no-binary wirelag wirelag"
+        fix = f"{_as_root('apt-get install clang')} && {again}"
         yield Check(name, "no", str(error).split(":")[0] + ": built without clang", purpose, fix)
         return
     try:
@@ -149,7 +150,7 @@ def _kernel() -> Iterator[Check]:
     else:
         yield Check(name, "yes", f"{release}: the verifier accepts our programs", purpose)
     if _read(JIT) == "0":
-        fix = "sysctl -w net.core.bpf_jit_enable=1"
+        fix = _as_root("sysctl -w net.core.bpf_jit_enable=1")
         yield Check("eBPF compiler", "limited", "programs are interpreted, and slow", purpose, fix)
 
 
@@ -158,7 +159,7 @@ def _bpffs() -> Check:
     purpose = "balance, so that it survives a restart"
     if mounted:
         return Check("bpffs", "yes", f"mounted at {BPFFS}", purpose)
-    return Check("bpffs", "no", f"not mounted at {BPFFS}", purpose, f"mount -t bpf bpf {BPFFS}")
+    return Check("bpffs", "no", f"not mounted at {BPFFS}", purpose, _as_root(f"mount -t bpf bpf {BPFFS}"))
 
 
 def _clock() -> Check:
@@ -171,7 +172,7 @@ def _clock() -> Check:
     error = f"within {format_duration(found.error_ns)}, says {found.source}" if found.source else "nothing keeps it"
     if found.synchronised:
         return Check("clock", "yes", error, purpose)
-    return Check("clock", "limited", f"not synchronised ({error})", purpose, "apt-get install chrony")
+    return Check("clock", "limited", f"not synchronised ({error})", purpose, _as_root("apt-get install chrony"))
 
 
 def _cards() -> Check:
@@ -192,6 +193,10 @@ def _cards() -> Check:
     if able:
         return Check(name, "yes", ", ".join(able), purpose)
     return Check(name, "limited", "no card does; the kernel's timestamps are used", purpose)
+
+
+def _as_root(command: str) -> str:
+    return command if os.geteuid() == 0 else f"sudo {command}"
 
 
 def _read(path: str) -> str:
