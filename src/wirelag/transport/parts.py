@@ -22,6 +22,7 @@ from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, UnknownVersion, peek
 from wirelag.protocol.sharing import parts_of
 from wirelag.transport import Acknowledge, Address, Inbox, Refused, Unreachable, pauses
+from wirelag.transport.http import RUN_HEADER
 from wirelag.transport.http_inbox import HttpInbox
 from wirelag.transport.lease import Lease
 from wirelag.transport.nats import (
@@ -35,7 +36,6 @@ from wirelag.transport.nats import (
     subject,
     token,
 )
-from wirelag.transport.http import RUN_HEADER
 from wirelag.transport.nats_streams import ASKED, ASKS, HEADERS, MESSAGES, TELL_HEADER, ensure
 from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
@@ -195,7 +195,8 @@ class Parts:
                 pulled = await self.line.unless_lost(context.pull_subscribe_bind(name, STREAM))
                 while True:
                     for message in await self.line.unless_lost(_fetched(pulled)):
-                        await self._came.put((message.data, _acknowledger(message, (message.headers or {}).get(RUN_HEADER))))
+                        who = (message.headers or {}).get(RUN_HEADER)
+                        await self._came.put((message.data, _acknowledger(message, who)))
                     tries = pauses()
             except Unreachable:
                 self.counts["broker failed"] += 1

@@ -1,8 +1,8 @@
 """Messages under way, until somebody says that they are stored: the sender's side of the word that ends a message.
 
-Law: only a collector that has committed a message says so, and whoever waits for it keeps the message until then. A word
-may be lost, and a message may be sent again: the collector that has it already says so again. So nothing depends on
-what a broker promises about what it has acknowledged.
+Law: only a collector that has committed a message says so, and whoever waits for it keeps the message until then. A
+word may be lost, and a message may be sent again: the collector that has it already says so again. So nothing depends
+on what a broker promises about what it has acknowledged.
 """
 
 from __future__ import annotations
