@@ -4,8 +4,9 @@
 
 Fills a store as retention leaves it: hours and minutes of 30 days, and single seconds of the last hours. One segment's
 results pass the store's own code, and are packed by it; the other segments get copies of what it stored. Then a
-collector is started on it, and asked over HTTP for what its page asks for. Times are of the clock, of the first question
-after the start and the best of five; bytes as sent. A thousand segments take about 6 GB, and a few minutes to write.
+collector is started on it, and asked over HTTP for what its page asks for. Times are of the clock, of the first
+question after the start and the best of five; bytes as sent. A thousand segments take a few GB, and some minutes to
+write.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def test_an_agent_keeps_what_the_collector_does_not_know(
         assert running.counted()["of an unknown version"] >= 1
     assert running.log.count("its sender keeps it until this wirelag is upgraded") == 1
     said = wirelag("collect", "--check", "--nats", broker, "--listen", "127.0.0.1:0", "--store", tmp_path / "new.db")
-    assert "one copy (1 of 3 replicas): after a power failure it may have lost what it acknowledged" in said.stdout
+    assert "one copy (1 of 3 replicas): what it loses, agents send again" in said.stdout
 
 
 def test_the_check_asks_the_broker_for_room(tmp_path: Path) -> None:

@@ -160,11 +160,13 @@ class Overview:
                 minutes[one.segment] = one
             elif one.segment not in last or last[one.segment].start_ns < one.start_ns:
                 last[one.segment] = one
-        told = {name: minutes[name].to_json() if name in minutes else None for name in {*last, *minutes}}
-        return {
-            name: (minute if name not in last else last[name].to_json() if minute is None else _when(last[name]), minute)
-            for name, minute in told.items()
+        found: dict[str, tuple[Report | None, Report | None]] = {
+            name: (one.to_json() if name not in minutes else _when(one), None) for name, one in last.items()
         }
+        for name, one in minutes.items():
+            told = one.to_json()
+            found[name] = found.get(name, (told, None))[0], told
+        return found
 
     def _read(self, segment: str) -> tuple[Report | None, Report | None]:
         """What the store has of a segment: its latest interval and its latest minute, if it has minutes."""

@@ -464,8 +464,7 @@ class SqliteStore:
     def latest(self) -> list[Row]:
         """The latest result of each segment and length but hours, for all segments at once; not those in blocks."""
         with self._reading:
-            found = list(latest_of(self._read_base, HOUR_NS, self._note))
-        return [Row(one, None, start_ns, length_ns, Rank(rank), tally) for one, length_ns, start_ns, rank, tally in found]
+            return list(latest_of(self._read_base, HOUR_NS, self._note))
 
     def block(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> Block:
         """Results of one length that begin within these times, in order; the latest, if there are too many."""

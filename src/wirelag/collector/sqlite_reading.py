@@ -15,6 +15,7 @@ from wirelag.collector.block import Block, knows_more, least_ns, period_ns
 from wirelag.collector.columns import COLUMNS, tally_of
 from wirelag.collector.packing import unpacked
 from wirelag.collector.sqlite_check import checksum, is_whole, of_block, of_result
+from wirelag.collector.store import Row
 from wirelag.collector.tally import Tally
 from wirelag.protocol.results import Rank
 
@@ -116,11 +117,11 @@ def results_of(
     return Block.joined(blocks[::-1]).within(times_ns, most)
 
 
-def latest_of(base: sqlite3.Connection, but_ns: int, told: Told) -> Iterator[tuple[str, int, int, int, Tally]]:
-    """The latest row of each segment and length but one: segment, length, start, rank and result."""
+def latest_of(base: sqlite3.Connection, but_ns: int, told: Told) -> Iterator[Row]:
+    """The latest row of each segment and length but one."""
     for segment, length_ns, *row in base.execute(_LATEST, (but_ns,)):
         if (tally := result_in((segment, ""), length_ns, row, told)) is not None:
-            yield segment, length_ns, row[0], row[1], tally
+            yield Row(segment, None, row[0], length_ns, Rank(row[1]), tally)
 
 
 def lengths_of(base: sqlite3.Connection, series: int) -> list[int]:
