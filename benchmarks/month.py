@@ -32,6 +32,7 @@ from tests.support import postgres
 from tests.support.collector_process import Running
 from tests.support.stored_results import result
 from wirelag.collector.columns import COLUMNS
+from wirelag.collector.overview import AGAIN_S
 from wirelag.collector.postgres import PostgresStore
 from wirelag.collector.postgres_tables import PARTITIONED
 from wirelag.collector.sqlite import SqliteStore
@@ -106,7 +107,8 @@ def copy_in_postgres(url: str, names: list[str]) -> None:
 
 
 def asked(running: Running, path: str, **query: Any) -> tuple[float, int, Any]:
-    """Seconds, bytes and the reply."""
+    """Seconds, bytes and the reply; not the one before, which is kept for a moment."""
+    time.sleep(AGAIN_S)
     url = f"{running.url}{path}?{urlencode(query)}"
     began_s = time.monotonic()
     with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept-Encoding": "gzip"})) as answer:
