@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from wirelag.cli.options import (
     ANSWER,
@@ -318,7 +318,9 @@ def _shown(
 ) -> Iterator[Callable[[LiveInterval, int], None]]:
     """The output of an interval: a line of JSON, a line of text, or a live view."""
     if form == "jsonl":
-        yield lambda part, dropped: print(_as_json(part, dropped, source), flush=True)
+        from wirelag.render.watch import json_line
+
+        yield lambda part, dropped: print(json_line(part, dropped, source), flush=True)
         return
     from wirelag.render.watch import View, plain_line
 
@@ -341,21 +343,9 @@ def _shown(
         yield show
 
 
-def _as_json(part: LiveInterval, dropped: int, source: Source) -> str:
-    plain = part.report.to_json("watch") | {"dropped": dropped, "capture": _capture(source)}
-    plain |= {} if part.estimated is None else {"estimated": part.estimated.to_json()}
-    plain["groups"] = [{"key": entry.key} | entry.to_dict() for entry in part.groups()]
-    return json.dumps(plain)
-
-
-def _capture(source: Source) -> dict[str, Any]:
-    known = source.statistics
-    return {"received": known.received, "dropped": known.dropped, "freezes": known.freezes}
-
-
 def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -> None:
     """Report all intervals."""
-    from wirelag.render.watch import coverage, table
+    from wirelag.render.watch import captured, coverage, table
 
     known = source.statistics
     report = replace(measure.report(), packets=known.packets, skipped=known.skipped)
@@ -364,7 +354,7 @@ def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -
     groups = measure.groups.entries(measure.quantity, None if form == "jsonl" else SHOWN_GROUPS) if by else []
     if form == "jsonl":
         plain = report.to_json("watch")
-        plain |= {"final": True, "dropped": known.dropped, "capture": _capture(source), "notes": measure.notes()}
+        plain |= {"final": True, "dropped": known.dropped, "capture": captured(source), "notes": measure.notes()}
         beside = measure.estimated()
         plain |= {} if beside is None else {"estimated": beside.to_json()}
         plain["groups"] = [{"key": entry.key} | entry.to_dict() for entry in groups]
