@@ -132,18 +132,20 @@ class Tally:
         self.bins, self.weights = bins, weights
 
     def _add_numbers(self, other: Tally) -> None:
-        first = not self.intervals
-        for name in ("reordered", "duplicated"):
-            mine, theirs = 0 if first else getattr(self, name), getattr(other, name)
-            if other.intervals:
+        if other.intervals:
+            for name in ("reordered", "duplicated"):
+                mine, theirs = getattr(self, name) if self.intervals else 0, getattr(other, name)
                 setattr(self, name, None if mine is None or theirs is None else mine + theirs)
         for name in SUMS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+            if theirs := getattr(other, name):
+                setattr(self, name, getattr(self, name) + theirs)
         self.estimator = other.estimator or self.estimator
         self.moments.add(other.moments)
         self.clock_error_ns = max(self.clock_error_ns, other.clock_error_ns)
-        self.min_ns = min((x for x in (self.min_ns, other.min_ns) if x is not None), default=None)
-        self.max_ns = max((x for x in (self.max_ns, other.max_ns) if x is not None), default=None)
+        if other.min_ns is not None:
+            self.min_ns = other.min_ns if self.min_ns is None else min(self.min_ns, other.min_ns)
+        if other.max_ns is not None:
+            self.max_ns = other.max_ns if self.max_ns is None else max(self.max_ns, other.max_ns)
 
     # ---- figures ----
 
@@ -209,6 +211,12 @@ class Tally:
             "clock": {"error": _seconds(clock), "synchronised": not self.unsynchronised} if self.intervals else None,
             "reason": self.reason,
         }
+
+    def check(self) -> None:
+        """Raise an ArithmeticError or a ValueError if a figure cannot be computed."""
+        figures = self.moments.mean_ns, self.moments.std_ns, self.moments.bound_ns(0.05), self.lost
+        if not all(figure is None or math.isfinite(figure) for figure in figures):
+            raise ArithmeticError("it has figures that are no numbers")
 
     @property
     def comparable(self) -> bool:

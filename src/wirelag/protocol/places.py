@@ -41,6 +41,7 @@ class Segment:
         self.heard_ns: int | None = None
         self.places: dict[int, Place] = {}  # by start time of the interval
         self.gone: dict[int, int] = {}  # finished places, and when they finished
+        self.left_ns = -1  # start of the latest place that was dropped while its messages stay in the store
         self.chain = Chain()  # for intervals delimited by packets
 
     def is_first(self, message: Message, now_ns: int, kind: str, counted: Counter[str]) -> bool:
