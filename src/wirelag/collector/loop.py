@@ -170,6 +170,10 @@ class Collector:
             self._by_point |= {point: batch[i][2] for point, i in self._spoke.items()}
             self.listeners.tell(found)
 
+    def _send_all(self, asks: list[Message]) -> None:
+        for ask in asks:
+            self._send(ask)
+
     def _send(self, ask: Message) -> None:
         """Ask an agent at once, before the store is written: what is not answered is asked again."""
         data, by = encode(ask), self._by_point.get(ask.point)
@@ -271,8 +275,9 @@ class Collector:
         self.store.drop_messages(key for one in outcomes if isinstance(one, Done) for key in one.keys)
 
     def _ask_for(self, asks: list[Message]) -> None:
-        for ask in asks:
-            self._loop.call_soon_threadsafe(self._send, replace(ask, sent_ns=self.clock()))
+        if asks:
+            sent_ns = self.clock()
+            self._loop.call_soon_threadsafe(self._send_all, [replace(ask, sent_ns=sent_ns) for ask in asks])
 
     def _keep(self, result: Result) -> Kept | None:
         """Store a result; None if its figures are invalid: then it is skipped, and others are stored."""

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
+
 Times = npt.NDArray[np.int64]
 
 
 def exact_sum(values: Times) -> int:
-    """The sum, by halves that cannot overflow for fewer than 2^32 values."""
-    return (int((values >> np.int64(32)).sum()) << 32) + int((values & np.int64(0xFFFFFFFF)).sum())
+    """The sum, which may need more than 64 bits."""
+    low, high = _kernels.exact_sum(values)
+    return (high << 64) + low
 
 
 def bound_ns(std_ns: float, used: int, doubt: float) -> float:
@@ -60,7 +63,9 @@ class Moments:
             return cls()
         above = (delays_ns - delays_ns[0]).astype(np.float64)  # a clock offset would use up the digits of a float
         count = len(delays_ns)
-        return cls.of(count, exact_sum(delays_ns), float(above.var()), count * stands_for)
+        apart = above - np.add.reduce(above) / count  # as numpy's var, but quick
+        variance = float(np.add.reduce(apart * apart) / count)
+        return cls.of(count, exact_sum(delays_ns), variance, count * stands_for)
 
     @classmethod
     def of_sample(cls, delays_ns: Times, weights: Times) -> Moments:
