@@ -104,7 +104,7 @@ class Plain(Request):
     """A request of the short way: headers and address are looked up as they are."""
 
     headers: Headers = {}  # type: ignore[assignment]  # noqa: RUF012
-    client: Address | None = None  # type: ignore[assignment]
+    client: Address | None = None
 
     def __init__(self, scope: dict[str, Any], headers: Headers, client: Address) -> None:
         self.scope, self.headers, self.client = scope, headers, client
