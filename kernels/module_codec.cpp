@@ -134,7 +134,8 @@ Span span_of(const Memory &values, u64 flip)
     return span;
 }
 
-/* The base, the bytes of a value above it, and all of these bytes. Sums that wrapped below 0 are close to the others only if signed. */
+/* The base, the bytes of a value above it, and all of these bytes. Sums that wrapped below 0 are close to the others only if
+ * signed. */
 nb::object squeeze(nb::handle given, size_t free)
 {
     const Memory values(given);
@@ -218,8 +219,8 @@ nb::object sample_bins(nb::handle given_delays, nb::handle given_weights)
     for (size_t i = 0; i < sums.bins.size(); i++)
         if (sums.weights[i])
             used.add(sums.bins[i], sums.weights[i]);
-    return nb::make_tuple(to_numpy(used.bins), to_numpy(used.weights), negative, static_cast<u64>(squares),
-        static_cast<u64>(squares >> 64));
+    return nb::make_tuple(
+        to_numpy(used.bins), to_numpy(used.weights), negative, static_cast<u64>(squares), static_cast<u64>(squares >> 64));
 }
 
 /* Two lists of bins in order, as one. */

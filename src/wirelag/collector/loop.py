@@ -272,7 +272,8 @@ class Collector:
         return [one for one in kept if one.taken]
 
     def _drop(self, outcomes: list[Outcome]) -> None:
-        self.store.drop_messages(key for one in outcomes if isinstance(one, Done) for key in one.keys)
+        if keys := [key for one in outcomes if isinstance(one, Done) for key in one.keys]:
+            self.store.drop_messages(keys)
 
     def _ask_for(self, asks: list[Message]) -> None:
         if asks:

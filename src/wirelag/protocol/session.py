@@ -272,7 +272,8 @@ class Rounds:
         if message.terms.delimiters is not None:
             return self._delimited(segment, side, message, now_ns)
         start_ns = message.interval.start_ns
-        place = segment.places.setdefault(start_ns, Place(Pairing(message.interval, now_ns), []))
+        if (place := segment.places.get(start_ns)) is None:
+            place = segment.places[start_ns] = Place(Pairing(message.interval, now_ns), [])
         pairing = place.pairing
         if pairing.said[side] is not None:
             self.counted["duplicates"] += 1
