@@ -89,8 +89,8 @@ class RankedBins:
 
     def quantile(self, q: float) -> float | None:
         """The delay below which a share of q lies (`place_of`, `halfway`); None: it is one of those below."""
-        rank, between = min(max(q, 0.0), 1.0) * self.weight, halfway(q, self.weight)
-        if not self.weight or place_of(q, self.weight) - between < self._below:
+        rank, between = min(max(q, 0.0), 1.0) * self.weight, self.weight < FEW and halfway(q, self.weight)
+        if not self.weight or (self._below and place_of(q, self.weight) - between < self._below):
             return None
         return (self._at(rank - 1) + self._at(rank)) / 2 if between else self._at(rank)
 
