@@ -16,7 +16,7 @@ import numpy as np
 from wirelag import _kernels
 from wirelag.estimators.rda import ATTEMPTS, Rda, Words, cells, likely_difference
 from wirelag.packets.intervals import Interval
-from wirelag.protocol.messages import Message, Record
+from wirelag.protocol.messages import Message, Record, ahead_of
 from wirelag.protocol.reconcile import UNSEEN, Reconciling, answer_symbols
 from wirelag.protocol.terms import Terms, answered, second_round
 from wirelag.synopses.cache import Cached
@@ -55,6 +55,7 @@ class Pairing:
     interval: Interval
     touched_ns: int  # time of the last message about it
     said: list[Message | None] = field(default_factory=lambda: [None, None])  # upstream first
+    ahead_ns: list[tuple[int, int] | None] = field(default_factory=lambda: [None, None])  # bounds of the clocks' offset
     untimed: set[Key] = field(default_factory=set)  # classes with packets that differ and whose times are unknown
     awaited: dict[int, tuple[Record, ...]] = field(default_factory=dict)  # questions asked of each side
     asked_ns: int = 0
@@ -111,6 +112,7 @@ class Pairing:
                 self._synopses[side].update(own if message.terms == self.terms else self._in_fewer_rows(own))
             except WRONG as error:
                 self.reason = f"the synopsis of {message.point} does not fit its own terms ({error})"
+            self.ahead_ns[side] = ahead_of(message)
             self.said[side] = replace(message, records=())  # in memory once, as synopses
 
     def _in_fewer_rows(self, synopses: dict[Key, Any]) -> dict[Key, Any]:

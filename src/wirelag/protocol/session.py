@@ -25,7 +25,7 @@ from wirelag.protocol.messages import STAMP, Message
 from wirelag.protocol.pairing import Key, Pairing
 from wirelag.protocol.pairing import answer as answer  # for agents
 from wirelag.protocol.places import SIDES, Place, Segment, loss_in, reach, with_neighbours
-from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result, named_ends, together
+from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result, compared, named_ends, together
 from wirelag.protocol.shares import Shares, crossing_bytes, message_bytes
 from wirelag.protocol.single_ended import result_of as said_alone
 from wirelag.synopses.crossing import Crossing
@@ -397,7 +397,7 @@ class Rounds:
         place.rank, pairing = rank, place.pairing
         up, down = pairing.said
         known = [message for message in (up, down) if message is not None]
-        clock = None if up is None or down is None else together((up.clock, down.clock))
+        clock = None if up is None or down is None else compared(together((up.clock, down.clock)), pairing.ahead_ns)
         silent = next((p for p, said in zip(segment.ends.points, pairing.said, strict=True) if said is None), None)
         return Result(
             segment.ends.segment,
