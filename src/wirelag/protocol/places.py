@@ -67,6 +67,20 @@ class Segment:
             yield from (start_ns for start_ns, one in self.places.items() if point in one.held)
             yield from self.chain.sides[self.ends.points.index(point)].waiting
 
+    def remove(self, place: Place) -> None:
+        """Remove a place; unless it is finished, its messages stay in the store."""
+        start_ns = place.pairing.interval.start_ns
+        del self.places[start_ns]
+        if start_ns not in self.gone:
+            self.left_ns = max(self.left_ns, start_ns)
+
+    def lacks_stored(self, interval: Interval, side: int, unread_ns: float) -> bool:
+        """Whether an interval's other half is not here, and may be in the store, or a neighbour of it may."""
+        place = self.places.get(interval.start_ns)
+        if interval.length_ns <= 0 or (place is not None and place.pairing.said[1 - side] is not None):
+            return False
+        return interval.start_ns - reach(interval.length_ns) * interval.length_ns <= max(unread_ns, self.left_ns)
+
     def near(self, interval: Interval, first: int, last: int) -> dict[int, Place | None]:
         """The places around an interval, as many as packets may straddle."""
         far = reach(interval.length_ns)

@@ -24,7 +24,7 @@ from wirelag.protocol.inside import result_of as said_of_inside
 from wirelag.protocol.messages import STAMP, Message
 from wirelag.protocol.pairing import Key, Pairing
 from wirelag.protocol.pairing import answer as answer  # for agents
-from wirelag.protocol.places import SIDES, Place, Segment, loss_in, reach, with_neighbours
+from wirelag.protocol.places import SIDES, Place, Segment, loss_in, with_neighbours
 from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result, compared, named_ends, together
 from wirelag.protocol.shares import Shares, crossing_bytes, message_bytes
 from wirelag.protocol.single_ended import result_of as said_alone
@@ -162,23 +162,16 @@ class Rounds:
         return [segment.ends.segment for segment, _ in self._about(message)]
 
     def partners(self, message: Message) -> set[str]:
-        """The points at the other ends of the segments that a message is about."""
+        """The points at the other ends of a message's segments."""
         return {segment.ends.points[1 - side] for segment, side in self._about(message)}
 
     def has_partner(self, message: Message) -> bool:
-        """Whether cuts of the other end wait, so that a cut of this one may complete a pair."""
+        """Whether cuts of the other end wait: a cut of this one may complete a pair."""
         return any(segment.chain.sides[1 - side].waiting for segment, side in self._about(message))
 
     def lacks_stored(self, message: Message) -> bool:
-        """Whether the other half of an interval of the clock is not in memory, but may be in the store."""
-        interval = message.interval
-        first_ns = interval.start_ns - reach(interval.length_ns) * interval.length_ns if interval.length_ns > 0 else 0
-        for segment, side in self._about(message):
-            place = segment.places.get(interval.start_ns)
-            lacks = place is None or place.pairing.said[1 - side] is None
-            if lacks and first_ns <= max(self.unread_ns, segment.left_ns):
-                return True
-        return False
+        """Whether the other half of an interval is not in memory, but may be stored."""
+        return any(one.lacks_stored(message.interval, side, self.unread_ns) for one, side in self._about(message))
 
     def take(self, message: Message, now_ns: int) -> list[Outcome]:
         """Process a message."""
@@ -198,7 +191,7 @@ class Rounds:
         return found + self._let_go(now_ns)
 
     def pass_time(self, now_ns: int) -> list[Outcome]:
-        """Process the passage of time: stop waiting where it is too late."""
+        """Let time pass: stop waiting where it is too late."""
         found: list[Outcome] = []
         for segment in list(self._segments.values()):
             self._let_idle_go(segment, now_ns)
@@ -231,7 +224,7 @@ class Rounds:
         return None if about else "of no segment"
 
     def _about(self, message: Message) -> Iterator[tuple[Segment, int]]:
-        """The segments that a message is about, and which end its point is."""
+        """The segments that it is about, and which end its point is."""
         name = message.segment
         point, alone = message.point, message.type == "crossing"
         inside = alone and message.clock.source != STAMP
@@ -396,14 +389,15 @@ class Rounds:
     ) -> Result:
         place.rank, pairing = rank, place.pairing
         up, down = pairing.said
-        known = [message for message in (up, down) if message is not None]
+        said = up or down
+        assert said is not None
         clock = None if up is None or down is None else compared(together((up.clock, down.clock)), pairing.ahead_ns)
-        silent = next((p for p, said in zip(segment.ends.points, pairing.said, strict=True) if said is None), None)
+        silent = next((p for p, one in zip(segment.ends.points, pairing.said, strict=True) if one is None), None)
         return Result(
             segment.ends.segment,
             pairing.interval,
             rank,
-            known[0].terms.estimator.name,
+            said.terms.estimator.name,
             dict(crossings),
             {key: loss_in(pairing, crossings, key, rank, list(around)) for key in crossings},
             (None if up is None else up.seen, None if down is None else down.seen),
@@ -423,12 +417,8 @@ class Rounds:
             found.append(self._result(segment, place, pairing.crossings, Rank.FIRST))
         age_ns = now_ns - pairing.touched_ns
         idle = any(said is not None and is_idle(said) for said in pairing.said)
-        if (
-            not pairing.both
-            and not idle
-            and place.rank is None
-            and age_ns >= max(SOON_NS, 2 * pairing.interval.length_ns)
-        ):
+        is_missing = age_ns >= max(SOON_NS, 2 * pairing.interval.length_ns) and not (pairing.both or idle)
+        if is_missing and place.rank is None:
             found.append(self._result(segment, place, {}, Rank.UNSEEN))
         if age_ns >= self._linger_ns:
             if pairing.both:
@@ -438,7 +428,7 @@ class Rounds:
         return found
 
     def _drop(self, segment: Segment, place: Place, now_ns: int) -> list[Outcome]:
-        """Drop a place once no neighbour needs it. If one may still come, its messages stay in the store."""
+        """Drop a place once no neighbour needs it; if one may come, messages stay in the store."""
         if place.rank is None or place.rank < Rank.ALONE or place.pairing.interval.start_ns not in segment.places:
             return []
         near = segment.near(place.pairing.interval, -1, 1).items()
@@ -456,10 +446,7 @@ class Rounds:
 
     def _forget(self, segment: Segment, place: Place) -> tuple[str, ...]:
         """Drop a place; return the messages that no place holds any more."""
-        start_ns = place.pairing.interval.start_ns
-        del segment.places[start_ns]
-        if start_ns not in segment.gone:
-            segment.left_ns = max(segment.left_ns, start_ns)
+        segment.remove(place)
         self._shares.release(place.held)
         self._needed.subtract(place.keys)
         free = tuple(key for key in place.keys if self._needed[key] <= 0)
@@ -468,7 +455,7 @@ class Rounds:
         return free
 
     def _let_go(self, now_ns: int) -> list[Outcome]:
-        """Stay within the memory limit: drop the oldest of the point that holds most."""
+        """Stay within the limit: drop the oldest of the point that holds most."""
         found: list[Outcome] = []
         while (point := self._shares.excess()) is not None:
             before = self._shares.bytes
