@@ -61,6 +61,13 @@ def test_a_slow_segment_of_a_thousand_is_the_first_row(browser: Browser, tmp_pat
         browser.until("document.body.dataset.ready === 'yes'")
         assert browser.ask(ROWS) == rows
         assert browser.ask("at('by').value") == "pair"
+
+        browser.open("about:blank")
+        browser.open(f"{running.url}/?from=9e99&to=1&range=-5&rows=1e9&sort=nothing&page=x")  # as nobody should
+        browser.until("document.body.dataset.ready === 'yes'")
+        assert browser.ask(ROWS) == shown
+        assert "Worst first: 1 to 25 of 1,000 segments" in browser.ask("at('pages').innerText")
+        assert browser.ask("at('range').value") == "600"
         assert browser.problems == []
 
 

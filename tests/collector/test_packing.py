@@ -139,10 +139,11 @@ def test_the_latest_of_all_segments_are_those_of_each(store: AnyStore) -> None:
         for segment in lengths
         for length_ns in lengths[segment]
     }
-    found = {(row.segment, row.length_ns): row for row in store.latest()}
+    found = {(row.segment, row.length_ns): row for row in store.latest(0)}
     assert {place: (row.start_ns, row.rank, row.to_json()) for place, row in found.items()} == {
         place: (rows[-1].start_ns, rows[-1].rank, rows[-1].to_json()) for place, rows in wanted.items()
     }
+    assert {row.segment for row in store.latest(END_NS - SECOND_NS)} == {"A>B"}
     rows = [row.start_ns for row in wanted["A>B", SECOND_NS]]
     for most in (1, 20, 30, len(rows)):  # from rows alone, and from blocks
         assert [row.start_ns for row in store.rows("A>B", None, SECOND_NS, ALL_TIMES, most)] == rows[-most:]

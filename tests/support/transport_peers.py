@@ -182,6 +182,14 @@ async def taking(inbox: Inbox, into: list[int], enough: int) -> None:
             return
 
 
+async def taken_while(sending: Awaitable[Any], inbox: Inbox, into: list[int]) -> None:
+    """Take messages until these are sent; what is sent again is taken again."""
+    taker = asyncio.create_task(taking(inbox, into, 10**9))
+    await soon(sending)
+    taker.cancel()
+    await asyncio.gather(taker, return_exceptions=True)
+
+
 async def fails(way: Sender, number: int = 1) -> str:
     with pytest.raises((Unreachable, Refused)) as error:
         await way.send(encode(message(number)), message(number).key)

@@ -18,13 +18,15 @@ from wirelag.errors import MissingExtraError, WirelagError
 T = TypeVar("T")
 
 BLOCK: Final = 8 << 20
+_NO_PARTS: Final = "its server does not give parts of files (HTTP ranges): copy it here, or use one that does, as nginx"
 
 
 def matching(pattern: str) -> list[str]:
     """The names that match a pattern, in order; a name without a wildcard stands for itself."""
 
     def listed(system: Any, path: str) -> list[str]:
-        return sorted(system.unstrip_protocol(found) for found in system.glob(path))
+        before = pattern.removesuffix(path)  # the scheme; for hosts with files, as sftp, also the host
+        return sorted(found if found.startswith(before) else before + found for found in system.glob(path))
 
     return _asked(pattern, listed) if re.search(r"[*?\[]", pattern) else [pattern]
 
@@ -54,7 +56,7 @@ def open_remote(path: str) -> RemoteFile:
 
     def opened(system: Any, name: str) -> RemoteFile:
         file = system.open(name, "rb", block_size=BLOCK, cache_type="readahead")
-        return RemoteFile(path, file, int(file.size))
+        return RemoteFile(path, file, int(getattr(file, "size", None) or system.size(name)))
 
     return _asked(path, opened)
 
@@ -77,12 +79,13 @@ class RemoteFile(io.RawIOBase):
         try:
             data = self._file.read(len(buffer))
         except Exception as error:  # each file system raises its own
-            raise OSError(5, _one_line(error)) from None
+            raise OSError(5, _NO_PARTS if "range requests" in str(error) else _one_line(error)) from None
         buffer[: len(data)] = data
         return len(data)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._file.seek(offset, whence))
+        self._file.seek(offset, whence)  # that of sftp returns nothing
+        return self.tell()
 
     def tell(self) -> int:
         return int(self._file.tell())

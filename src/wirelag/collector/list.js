@@ -6,12 +6,12 @@
 function drawList(table, nav, {columns, rows, keys, noun, order, redraw, mark}) {
   const most = Number(view.rows) || 25, pages = Math.max(1, Math.ceil(rows.length / most));
   const page = Math.min(pages, Math.max(1, Math.floor(Number(view[keys.page])) || 1));
-  const sorted = sortedBy(columns.find(one => one.head === view[keys.sort]), view[keys.up] === "1", rows);
+  const column = columns.find(one => one.head === view[keys.sort]), sorted = sortedBy(column, view[keys.up] === "1", rows);
   const focused = table.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
   drawHead(table, columns, keys, redraw);
   table.tBodies[0].replaceChildren(...sorted.slice((page - 1) * most, page * most).map(row => drawRow(row, columns, mark)));
   if (focused !== undefined) [...table.querySelectorAll("[data-key]")].find(one => one.dataset.key === focused)?.focus();
-  drawPages(nav, {page, pages, most, count: rows.length, noun, order: view[keys.sort] ? `by ${view[keys.sort]}` : order, keys, redraw});
+  drawPages(nav, {page, pages, most, count: rows.length, noun, order: column ? `by ${column.head}` : order, keys, redraw});
   return sorted;
 }
 

@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.collector.objectives import VERDICTS, Objectives, pattern_of
-from wirelag.collector.store import MINUTE_NS, SUMMED, Row
+from wirelag.collector.store import DAY_NS, MINUTE_NS, SUMMED, Row
 from wirelag.protocol.results import Ends, named_ends
 
 if TYPE_CHECKING:
     from wirelag.collector.loop import Collector
 
 AGAIN_S: Final = 1.0
+LATELY_NS: Final = DAY_NS  # segments without results since then are read by themselves, unless all are
 EVER_NS: Final = (0, 2**62)
 _INTERVALS: Final = {"mean": "mean", "p99": "0.99", "loss": "loss"}  # as reports call them
 _BEFORE: Final = re.compile(r"[^-_]+")
@@ -155,7 +156,8 @@ class Overview:
         """The same for all segments that have results outside of blocks."""
         last: dict[str, Row] = {}
         minutes: dict[str, Row] = {}
-        for one in self._of.store.latest():
+        store = self._of.store
+        for one in store.latest(self._of.clock() - LATELY_NS) or store.latest(0):  # days have tables of their own
             if one.length_ns == MINUTE_NS:
                 minutes[one.segment] = one
             elif one.segment not in last or last[one.segment].start_ns < one.start_ns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wirelag.collector.block import Block, least_ns, period_ns
@@ -18,14 +18,17 @@ from wirelag.protocol.results import Rank
 NAMES: Final = ", ".join(COLUMNS)
 _LATEST: Final = f"""
 with recursive lengths (series, length_ns) as (
-    select id, (select min(length_ns) from {{table}} where series = id) from series where class = ''
+    select id, (select min(length_ns) from {{table}} where series = id and start_ns >= %(since)s)
+    from series where class = ''
     union all select series, (
-        select min(length_ns) from {{table}} t where t.series = lengths.series and t.length_ns > lengths.length_ns
+        select min(length_ns) from {{table}} t
+        where t.series = lengths.series and t.length_ns > lengths.length_ns and start_ns >= %(since)s
     ) from lengths where length_ns is not null
 )
 select segment, l.length_ns, r.start_ns, rank, {", ".join(f"r.{name}" for name in COLUMNS)}, beyond
 from lengths l join series on id = l.series cross join lateral (
-    select * from {{table}} where series = l.series and length_ns = l.length_ns order by start_ns desc limit 1
+    select * from {{table}} where series = l.series and length_ns = l.length_ns and start_ns >= %(since)s
+    order by start_ns desc limit 1
 ) r
 """
 MOST: Final = 1 << 20  # parts of a sum
@@ -48,7 +51,7 @@ class PostgresReader:
         with self._reading:
             self._read_base.close()
 
-    def _read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def _read(self, query: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
         with self._reading:
             if self._read_base.closed or self._read_base.broken:
                 self._read_base = connected(self._url, self.session)
@@ -77,9 +80,10 @@ class PostgresReader:
         )
         return [int(length) for (length,) in self._read(query, (plain_text(segment), plain_text(key or "")))]
 
-    def latest(self) -> list[Row]:
-        """The latest result of each segment and length but hours, for all segments at once; not those in blocks."""
-        found = [row for table in ("singles", "minutes") for row in self._read(_LATEST.format(table=table))]
+    def latest(self, since_ns: int) -> list[Row]:
+        """The latest result since then of each segment and length but hours, all at once; not those in blocks."""
+        asked = [_LATEST.format(table=table) for table in ("singles", "minutes")]
+        found = [row for query in asked for row in self._read(query, {"since": since_ns})]
         return [
             Row(segment, None, start_ns, length_ns, Rank(rank), tally)
             for segment, length_ns, start_ns, rank, *row in found

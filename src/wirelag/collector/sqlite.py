@@ -461,10 +461,10 @@ class SqliteStore:
             series = self._id_of(segment, key)
             return [] if series is None else lengths_of(self._read_base, series)
 
-    def latest(self) -> list[Row]:
-        """The latest result of each segment and length but hours, for all segments at once; not those in blocks."""
+    def latest(self, since_ns: int) -> list[Row]:
+        """The latest result since then of each segment and length but hours, all at once; not those in blocks."""
         with self._reading:
-            return list(latest_of(self._read_base, HOUR_NS, self._note))
+            return list(latest_of(self._read_base, HOUR_NS, since_ns, self._note))
 
     def block(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> Block:
         """Results of one length that begin within these times, in order; the latest, if there are too many."""

@@ -45,7 +45,7 @@ with recursive found (series, length_ns) as (
 )
 select segment, length_ns, start_ns, rank, {", ".join(COLUMNS)}, crc
 from found join results using (series, length_ns) join series on id = series
-where length_ns <> ? and start_ns = (
+where length_ns <> ? and start_ns >= ? and start_ns = (
     select max(start_ns) from results r where r.series = found.series and r.length_ns = found.length_ns
 )
 """
@@ -117,9 +117,9 @@ def results_of(
     return Block.joined(blocks[::-1]).within(times_ns, most)
 
 
-def latest_of(base: sqlite3.Connection, but_ns: int, told: Told) -> Iterator[Row]:
-    """The latest row of each segment and length but one."""
-    for segment, length_ns, *row in base.execute(_LATEST, (but_ns,)):
+def latest_of(base: sqlite3.Connection, but_ns: int, since_ns: int, told: Told) -> Iterator[Row]:
+    """The latest row since then of each segment and length but one."""
+    for segment, length_ns, *row in base.execute(_LATEST, (but_ns, since_ns)):
         if (tally := result_in((segment, ""), length_ns, row, told)) is not None:
             yield Row(segment, None, row[0], length_ns, Rank(row[1]), tally)
 

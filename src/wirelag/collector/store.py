@@ -244,8 +244,8 @@ class Store(Protocol):
         """The lengths of a series' stored intervals."""
         ...
 
-    def latest(self) -> list[Row]:
-        """The latest result of each segment and length but hours, for all segments at once; not those in blocks."""
+    def latest(self, since_ns: int) -> list[Row]:
+        """The latest result since then of each segment and length but hours, all at once; not those in blocks."""
         ...
 
     def block(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> Block:

@@ -8,6 +8,10 @@ const view = {...DEFAULTS};
 function readView() {
   const given = new URLSearchParams(location.search);
   for (const name of Object.keys(DEFAULTS)) view[name] = given.get(name) ?? DEFAULTS[name];
+  if (!(Date.parse(view.from) < Date.parse(view.to))) view.from = view.to = "";  // addresses may be typed
+  for (const [name, most] of [["range", 1e9], ["rows", 1000]]) {
+    if (!(view[name] >= 1 && view[name] <= most)) view[name] = DEFAULTS[name];
+  }
 }
 
 // The address of the page with these changes.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from wirelag.capture.files import Capture
@@ -205,16 +205,22 @@ def run_pieces(
     plan: Sequence[tuple[Piece, ...]],
     *how: Any,
     take: Callable[[Any], None],
+    first: Sequence[Task] = (),
+    check: Callable[[Any], None] = lambda found: None,
 ) -> list[FileRead]:
     """Give `take` what `function(pieces, *how)` returns for each bundle, in order; tell what became of captures.
 
-    A task that failed costs its captures.
+    A task that failed costs its captures. What `first` return goes to `check`; nothing else waits for them.
     """
     from wirelag.scale.engine import Failure, Task
 
     tasks = [Task(name, function, (some, *how), sum(piece.size for piece in some)) for some in plan]
     read: list[FileRead] = []
-    for some, found in zip(plan, fleet.run(tasks, None), strict=True):
+    values = fleet.run([*first, *tasks], None)
+    for found in islice(values, len(first)):
+        if found is not None and not isinstance(found, Failure):
+            check(found)
+    for some, found in zip(plan, values, strict=True):
         if isinstance(found, Failure):
             lost = (one for piece in some for one in piece.reads if not one.warm)
             nothing = CaptureStatistics()
@@ -405,9 +411,9 @@ class ReadElsewhere(Capture):
         ]
 
 
-def find_copies(fleet: Fleet, looks: Sequence[Look], wanted: Filter, tunnels: bool) -> Copies | None:
-    """Two captures that hold the same packets, if there are any; tasks look at the beginnings."""
-    from wirelag.scale.engine import Failure, Task
+def copy_tasks(looks: Sequence[Look], wanted: Filter, tunnels: bool) -> list[Task]:
+    """Tasks that look for two captures that hold the same packets, at their beginnings."""
+    from wirelag.scale.engine import Task
 
     good = [one for one in looks if not one.problem]
     # Of many captures, those that begin at the same time and share connections.
@@ -416,7 +422,14 @@ def find_copies(fleet: Fleet, looks: Sequence[Look], wanted: Filter, tunnels: bo
     for group in groups:
         files = tuple((one.path, one.name, one.stamp) for one in group[:MOST_COPIES])
         tasks.append(Task("copies", find_copies_task, (files, wanted, tunnels)))
-    every = (found for found in fleet.run(tasks, None) if not isinstance(found, Failure))
+    return tasks
+
+
+def find_copies(fleet: Fleet, looks: Sequence[Look], wanted: Filter, tunnels: bool) -> Copies | None:
+    """Two captures that hold the same packets, if there are any."""
+    from wirelag.scale.engine import Failure
+
+    every = (found for found in fleet.run(copy_tasks(looks, wanted, tunnels), None) if not isinstance(found, Failure))
     return next((found for found in every if found is not None), None)
 
 

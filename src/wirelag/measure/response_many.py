@@ -18,7 +18,7 @@ from wirelag.measure.fleet import (
     Reading,
     absolute,
     captures_of,
-    find_copies,
+    copy_tasks,
     readable,
     run_pieces,
 )
@@ -77,17 +77,20 @@ def response_on(
     with fleet:
         looks = fleet.look_at(files, tunnels, split=False)
         good, length = readable(looks), fleet.length_for(looks)
-        twice = refused(find_copies(fleet, good, wanted, tunnels), force)
+        first, twice = copy_tasks(good, wanted, tunnels), list[str]()
         wanted, settings = absolute(wanted, good), replace(settings, cores=1)
         planned = pieces(good, length, split=False)
         plan = bundles(planned, length)
         parts: list[ResponsePart] = []
-        read = run_pieces(fleet, "response", hear, plan, settings, wanted, tunnels, take=parts.append)
+        read = run_pieces(
+            fleet, "response", hear, plan, settings, wanted, tunnels,
+            take=parts.append, first=first, check=lambda found: twice.extend(refused(found, force)),
+        )  # fmt: skip
     packets = ReadElsewhere(files, read, wanted, tunnels)
     when, heard, frames = _together(parts, packets)
     need_clients(heard, packets, settings.servers)
     result = response_of(when, heard, frames, packets, settings)
-    result.warnings += [*packets.apart(planned), *twice]
+    result.warnings += [*packets.apart(planned), *twice[:1]]
     result.errors = [one.problem for one in looks if one.problem] + packets.errors
     told = f"divided into {many(len(plan), 'task')}, never within a capture; a rotated set is read by one, which hands "
     result.notes.append(f"{told}what is open on from file to file")

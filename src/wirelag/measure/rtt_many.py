@@ -20,7 +20,7 @@ from wirelag.measure.fleet import (
     Reading,
     absolute,
     captures_of,
-    find_copies,
+    copy_tasks,
     how_divided,
     readable,
     run_pieces,
@@ -102,20 +102,24 @@ def rtt_on(
     with fleet:
         looks = fleet.look_at(files, tunnels, split=divisible)
         good, length = readable(looks), fleet.length_for(looks)
-        twice = refused(find_copies(fleet, good, wanted, tunnels), force)
+        first, twice = copy_tasks(good, wanted, tunnels), list[str]()
         wanted, settings = absolute(wanted, good), replace(settings, cores=1)
         while True:
             planned = pieces(good, length, split=True) if divisible else [all_at_once(good)]
             plan = bundles(planned, length)
             total = RttPart(Heard.fresh(settings, charts))
-            read = run_pieces(fleet, "rtt", hear, plan, settings, wanted, tunnels, charts, take=total.merge)
+            read = run_pieces(
+                fleet, "rtt", hear, plan, settings, wanted, tunnels, charts,
+                take=total.merge, first=first, check=lambda found: twice.extend(refused(found, force)),
+            )  # fmt: skip
             packets = ReadElsewhere(files, read, wanted, tunnels)
             if not (wrong := packets.unsplit):
                 break
+            first = []
             good = [replace(one, parts=()) if one.name in wrong else one for one in good]  # read in one piece
     total.heard.slowest.renumber(packets.numbers())
     result = told(measured(total.together(settings), total.heard, packets, settings), packets, settings)
-    result.warnings += [*packets.apart(planned), *twice]
+    result.warnings += [*packets.apart(planned), *twice[:1]]
     result.errors = [one.problem for one in looks if one.problem] + packets.errors
     whole = "one task read everything: a fridge is one table that all packets share"
     result.notes.append(how_divided(len(plan), total.warmed_ns) if divisible else whole)
