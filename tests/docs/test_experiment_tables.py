@@ -99,3 +99,11 @@ def test_a_misplaced_row_is_noticed(old: str, new: str, complaint: str) -> None:
 def test_overwritten_rows() -> None:
     """A figure 11 of Pirate once replaced one of two rows of RLI's figure 11."""
     assert complaints(README.replace(AGGREGATE, STRESS)) == ["pirate_stress.py does not declare RLI, 11"]
+
+
+def test_the_comparison_has_rows_of_these_tables() -> None:
+    page = (ROOT / "docs" / "concepts" / "comparison.md").read_text().split("## The papers beside it")[1]
+    shown = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
+    assert {paper for paper, *_ in shown} == {"Fridge", "LDA", "mPlane", "RDA", "RLI", "Pirate"}
+    known = {tuple(cells[:4]) for _, cells in rows_of(README)}
+    assert [cells for _, *cells in shown if tuple(cells) not in known] == []

@@ -221,12 +221,15 @@ def test_the_debian_package_in_a_clean_root(dist: Path, tmp_path: Path) -> None:
         assert "yes      extra live" in root.run("wirelag doctor", user=65534)
         have = set(root.run("dpkg -L wirelag").split())
         assert {"/usr/share/man/man1/wirelag-rtt.1.gz", "/lib/systemd/system/wirelag-agent@.service"} <= have
-        assert "/usr/share/bash-completion/completions/wirelag" in have
+        completions = {"bash-completion/completions/wirelag", "zsh/vendor-completions/_wirelag"}
+        assert {f"/usr/share/{one}" for one in (*completions, "fish/vendor_completions.d/wirelag.fish")} <= have
+        assert "yes      captures" in root.run("wirelag doctor", user=65534)
+        assert "the Debian package cannot be added to" in root.run("wirelag doctor", user=65534)
         unit = (root.path / "lib/systemd/system/wirelag-collect.service").read_text()
         assert "ExecStart=/usr/bin/wirelag collect" in unit
         assert "/opt/" not in unit
-        root.run("dpkg -r wirelag")
-        assert not (root.path / "usr/lib/wirelag").exists()
+        root.run("rm /tmp/page.html && dpkg --purge wirelag")
+        assert root.run("find / -xdev -iname '*wirelag*'") == "", "nothing is left"
 
 
 @pytest.mark.acceptance

@@ -2,11 +2,13 @@
 
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.support import pictures, site
+from tests.support import needs, pictures, site
+from tests.support.browser import Browser
 from tests.support.places import ROOT
 
 SOURCES = site.sources()
@@ -57,3 +59,17 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     first = (tmp_path / "site" / "README.html").read_text()
     assert "docs/guides/tutorial.html" in first
     assert (tmp_path / "site" / "searchindex.js").exists()
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip(needs.program("chromium"))
+    with Browser(chromium, tmp_path) as browser:
+        for width in (360, 800, 1000, 1280, 1440):
+            browser.call(
+                "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+            )
+            for page in ("README", "docs/guides/tutorial", "docs/concepts/comparison"):
+                place = (tmp_path / "site" / f"{page}.html").as_uri()
+                browser.open(place)
+                browser.until(f"document.readyState === 'complete' && location.href === '{place}'")
+                assert browser.ask("document.documentElement.scrollWidth") <= width, (page, width)
+        assert browser.problems == []

@@ -21,7 +21,7 @@ from tests.support.places import ROOT
 from tests.support.shell import shell
 
 PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
-TOOLS = ("capinfos", "tshark")  # foreign programs: may be missing, and their output may vary
+TOOLS = ("capinfos", "tcpdump", "tcptrace", "tshark")  # foreign programs: may be missing, and their output may vary
 # WIRELAG: where pages find the captures of the sources
 ENVIRONMENT = {"COLUMNS": "", "LC_ALL": "C.UTF-8", "WIRELAG": str(ROOT)}
 
