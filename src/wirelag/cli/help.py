@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -68,6 +69,9 @@ class _Help(argparse.HelpFormatter):
         blocks = text.split("\n\n")
         parts = [one if "\n  " in one else str(super(_Help, self)._format_text(one)).rstrip() for one in blocks]
         return "\n\n".join(parts) + "\n\n"
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)  # values have hyphens
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if isinstance(action, _Shown):

@@ -120,10 +120,11 @@ class Command:
         return " ".join(["wirelag", self.name, "[OPTIONS]", *(one.declared.metavar for one in self.arguments)])
 
     def panels(self) -> list[tuple[str, list[Parameter]]]:
-        """The options that help shows, by panel: what most people want first, what experts want last."""
+        """The options that help shows, by panel: what is required first, then what most people want, then experts."""
         shown = [one for one in self.options if not one.declared.hidden]
         names = dict.fromkeys([one.declared.panel for one in shown] + [OPTIONS])
-        return [(name, [one for one in shown if one.declared.panel == name]) for name in sorted(names, key=_place)]
+        panels = [(name, [one for one in shown if one.declared.panel == name]) for name in sorted(names, key=_place)]
+        return sorted(panels, key=lambda panel: not any(one.required for one in panel[1]))
 
     def run(self, words: Sequence[str]) -> None:
         """Call the function with what these words say."""
