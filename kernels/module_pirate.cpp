@@ -295,7 +295,7 @@ class Pirate {
     u64 groups, coin_key;
     u64 packets = 0, bad_time = 0, opened = 0, evicted = 0;
     std::unique_ptr<u8[], Free> table; /* groups: 8 keys, times, records and names; one extra line: they start at a line */
-    std::vector<bool> begun; /* groups that ever had a flow: the memory of others was never touched */
+    std::vector<bool> begun;           /* groups that ever had a flow: the memory of others was never touched */
     std::vector<Given> given;
     std::vector<u32> chosen; /* rows of the current batch */
     std::vector<u64> chosen_keys;
