@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from wirelag.capture.pcap import CaptureFile
 from wirelag.errors import WirelagError
-from wirelag.measure.response import ResponseSettings
+from wirelag.measure.response_heard import ResponseSettings
 from wirelag.measure.response_method import ResponseMeter
 from wirelag.packets.batch import Array
 from wirelag.synopses.request_response import FLAGS

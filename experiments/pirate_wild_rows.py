@@ -20,7 +20,7 @@ from tests.oracles.pirate_modes import TIMES, ClientPacket, Settings, travelled
 from wirelag.capture.files import Capture
 from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Method, Pirate
-from wirelag.measure.response import ResponseSettings
+from wirelag.measure.response_heard import ResponseSettings
 from wirelag.measure.response_method import ResponseMeter
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag, to_address
 from wirelag.packets.roles import Roles, ahead

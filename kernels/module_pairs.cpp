@@ -39,10 +39,8 @@ class Pairs {
             throw std::invalid_argument("the table needs at least 8 slots, and silence must not be negative");
         groups = std::min<u64>(memory / (WL_GROUP * slot_bytes), 0xffffffffull);
         meter.silence_ns = silence_ns;
-        keys = zeroed<u64>(groups * WL_GROUP);
-        used = zeroed<u64>(groups * WL_GROUP);
-        flows = zeroed<wl_pair_flow>(groups * WL_GROUP);
-        ends = zeroed<wl_name>(groups * WL_GROUP);
+        table = zeroed<Group>(groups);
+        begun.resize(groups);
     }
     Pairs(const Pairs &) = delete;
 
@@ -72,7 +70,7 @@ class Pairs {
         nb::gil_scoped_release release;
         for (size_t i = 0; i < rows; i++) {
             if (i + ahead < rows)
-                __builtin_prefetch(&keys[group_of(seen.flow_key[i + ahead]) * WL_GROUP]);
+                __builtin_prefetch(table[group_of(seen.flow_key[i + ahead])].keys);
             packet(seen[i], from_client.data()[i] != 0, name ? name + i * WL_NAME_WORDS : nullptr, number ? number[i] : 0);
         }
     }
@@ -81,22 +79,14 @@ class Pairs {
     {
         nb::gil_scoped_release release;
 
-        for (u64 place = 0; place < groups * WL_GROUP; place++)
-            if (keys[place]) {
-                wl_pair_cut(&meter, &flows[place], now_ns, &ended);
-                yield(place, ends[place]);
-            }
+        each([&](wl_pair_flow &flow) { wl_pair_cut(&meter, &flow, now_ns, &ended); });
     }
 
     void finish()
     {
         nb::gil_scoped_release release;
 
-        for (u64 place = 0; place < groups * WL_GROUP; place++)
-            if (keys[place]) {
-                wl_pair_finish(&meter, &flows[place], &ended);
-                yield(place, ends[place]);
-            }
+        each([&](wl_pair_flow &flow) { wl_pair_finish(&meter, &flow, &ended); });
     }
 
     size_t records() const
@@ -132,12 +122,20 @@ class Pairs {
     }
 
   private:
+    /* The slots of a few flows, side by side: a flow that begins touches one or two pages, each of which costs more than the
+     * flow does. */
+    struct Group {
+        u64 keys[WL_GROUP], used[WL_GROUP]; /* key 0: empty; used: by packet count */
+        wl_pair_flow flows[WL_GROUP];
+        wl_name ends[WL_GROUP];
+    };
+    static_assert(sizeof(Group) == WL_GROUP * slot_bytes, "a slot is what it is said to take");
+
     wl_pairs meter = {};
     wl_pair_ended ended = {};
     u64 groups, clock = 0, coin_key = wl_coin_key(0, WL_COIN_FLOW);
-    std::unique_ptr<u64[], Free> keys, used; /* key 0: empty; used: by packet count */
-    std::unique_ptr<wl_pair_flow[], Free> flows;
-    std::unique_ptr<wl_name[], Free> ends;
+    std::unique_ptr<Group[], Free> table;
+    std::vector<bool> begun; /* groups that ever had a flow: the memory of others was never touched */
     std::vector<Exchange> exchanges;
 
     u64 group_of(u64 key) const
@@ -145,61 +143,73 @@ class Pairs {
         return wl_scaled(wl_coin(key ? key : 1, coin_key), groups);
     }
 
-    void yield(u64 place, const wl_name &name)
+    /* End what each flow says has ended. */
+    template <typename End> void each(const End &end)
+    {
+        for (u64 number = 0; number < groups; number++)
+            for (u32 slot = 0; begun[number] && slot < WL_GROUP; slot++)
+                if (Group &group = table[number]; group.keys[slot]) {
+                    end(group.flows[slot]);
+                    yield(group.keys[slot], group.ends[slot]);
+                }
+    }
+
+    void yield(u64 key, const wl_name &name)
     {
         for (u32 i = 0; i < ended.count; i++)
-            exchanges.push_back({keys[place], ended.exchange[i], name});
+            exchanges.push_back({key, ended.exchange[i], name});
     }
 
     /* A slot for a new flow: the first empty one, or that of the least recently used flow. */
-    u64 room(u64 begin)
+    u32 room(Group &group)
     {
-        u64 oldest = begin;
+        u32 oldest = 0;
 
-        for (u64 place = begin; place < begin + WL_GROUP; place++) {
-            if (!keys[place])
-                return place;
-            if (used[place] < used[oldest])
-                oldest = place;
+        for (u32 slot = 0; slot < WL_GROUP; slot++) {
+            if (!group.keys[slot])
+                return slot;
+            if (group.used[slot] < group.used[oldest])
+                oldest = slot;
         }
         meter.counts[WL_PAIR_EVICTED]++;
         ended.count = 0;
-        wl_pair_leave(&meter, &flows[oldest], &ended);
-        yield(oldest, ends[oldest]);
+        wl_pair_leave(&meter, &group.flows[oldest], &ended);
+        yield(group.keys[oldest], group.ends[oldest]);
         return oldest;
     }
 
     void packet(const wl_seen &p, bool from_client, const u64 *name, u64 frame)
     {
         u32 client = !(p.flags & WL_REVERSE) != from_client; /* the direction of the client's packets */
-        u64 key = p.flow_key ? p.flow_key : 1, begin = group_of(key) * WL_GROUP, place;
-        u32 slot = wl_flows_find(&keys[begin], key);
+        u64 key = p.flow_key ? p.flow_key : 1, number = group_of(key);
+        Group &group = table[number];
+        u32 slot = begun[number] ? wl_flows_find(group.keys, key) : WL_GROUP; /* to read first would map a page twice */
         bool opens = p.kind == WL_TCP && (p.message & (WL_SYN | WL_ACK)) == WL_SYN;
         wl_name before;
 
         if (!wl_pair_wanted(&meter, &p))
             return;
-        place = begin + slot;
         if (slot == WL_GROUP) {
-            place = room(begin);
-            wl_pair_first(&flows[place], &p, client);
-            keys[place] = key;
-            name_ends(place, name, from_client);
+            slot = begun[number] ? room(group) : 0;
+            begun[number] = true;
+            wl_pair_first(&group.flows[slot], &p, client);
+            group.keys[slot] = key;
+            name_ends(group.ends[slot], name, from_client);
         }
-        used[place] = ++clock;
-        before = ends[place];
-        wl_pair_packet(&meter, &flows[place], &p, client, frame, &ended);
-        yield(place, before);
-        if (opens && !!(flows[place].bits & WL_PAIR_CLIENT) == client)
-            name_ends(place, name, from_client);
+        group.used[slot] = ++clock;
+        before = group.ends[slot];
+        wl_pair_packet(&meter, &group.flows[slot], &p, client, frame, &ended);
+        yield(key, before);
+        if (opens && !!(group.flows[slot].bits & WL_PAIR_CLIENT) == client)
+            name_ends(group.ends[slot], name, from_client);
     }
 
-    void name_ends(u64 place, const u64 *name, bool from_client)
+    static void name_ends(wl_name &ends, const u64 *name, bool from_client)
     {
-        u64 *words = ends[place].words;
+        u64 *words = ends.words;
 
         if (!name) {
-            ends[place] = {};
+            ends = {};
             return;
         }
         std::memcpy(words, name, sizeof(wl_name));

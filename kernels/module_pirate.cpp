@@ -139,12 +139,11 @@ class Pirate {
             throw std::invalid_argument("a setting is out of range");
         method = methods[number];
         settings = {epoch_ns, gap_ns, fewest, literal};
-        groups = std::max<u64>(1, memory / (group_slots * (slot_bytes() + sizeof(Name))));
+        groups = std::max<u64>(1, memory / group_bytes());
         if (groups >> 32)
             throw std::invalid_argument("more memory than a table can use");
         coin_key = wl_coin_key(seed, WL_COIN_FLOW);
-        table = zeroed<u8>(groups * group_slots * slot_bytes() + line);
-        names = zeroed<Name>(groups * group_slots);
+        table = zeroed<u8>(groups * group_bytes() + line);
         begun.resize(groups);
     }
 
@@ -287,7 +286,7 @@ class Pirate {
 
     u64 memory() const
     {
-        return groups * group_slots * (slot_bytes() + sizeof(Name));
+        return groups * group_bytes();
     }
 
   private:
@@ -295,9 +294,8 @@ class Pirate {
     wl_pirate settings;
     u64 groups, coin_key;
     u64 packets = 0, bad_time = 0, opened = 0, evicted = 0;
-    std::unique_ptr<u8[], Free> table; /* groups: 8 keys, 8 times, 8 records; one extra line, so that they start at a line */
-    std::unique_ptr<Name[], Free> names;
-    std::vector<bool> begun; /* groups that ever had a flow: the memory of others was never touched */
+    std::unique_ptr<u8[], Free> table; /* groups: 8 keys, times, records and names; one extra line: they start at a line */
+    std::vector<bool> begun;           /* groups that ever had a flow: the memory of others was never touched */
     std::vector<Given> given;
     std::vector<u32> chosen; /* rows of the current batch */
     std::vector<u64> chosen_keys;
@@ -322,9 +320,13 @@ class Pirate {
     {
         return method.bytes + sizeof(u64) + sizeof(s64);
     }
+    u64 group_bytes() const
+    {
+        return group_slots * (slot_bytes() + sizeof(Name));
+    }
     u8 *group_at(size_t slot) const
     {
-        return aligned(table.get()) + slot / group_slots * group_slots * slot_bytes();
+        return aligned(table.get()) + slot / group_slots * group_bytes();
     }
     u64 &key_of(size_t slot) const
     {
@@ -337,6 +339,11 @@ class Pirate {
     u8 *flow_of(size_t slot) const
     {
         return group_at(slot) + 2 * line + slot % group_slots * method.bytes;
+    }
+
+    Name &name_of(size_t slot) const
+    {
+        return reinterpret_cast<Name *>(group_at(slot) + group_slots * slot_bytes())[slot % group_slots];
     }
 
     static u64 named(u64 key)
@@ -355,6 +362,8 @@ class Pirate {
     {
         size_t slot = first;
 
+        if (!begun[first / group_slots]) /* to read it would map its page, which to write maps once more */
+            return first + group_slots;
         while (slot < first + group_slots && key_of(slot) != key)
             slot++;
         return slot;
@@ -388,7 +397,7 @@ class Pirate {
         if (!method.finish(flow_of(slot), &settings, now_ns, &epoch))
             return;
         epoch.key = key_of(slot);
-        given.push_back({epoch, names[slot]});
+        given.push_back({epoch, name_of(slot)});
     }
 
     /* A slot for a new flow: an empty one, or that of the flow that was silent longest. */
@@ -396,18 +405,18 @@ class Pirate {
     {
         size_t slot = first;
 
-        for (size_t other = first; other < first + group_slots && key_of(slot); other++)
-            if (!key_of(other) || time_of(other) < time_of(slot))
-                slot = other;
-        if (key_of(slot)) {
-            finish(slot, time_of(slot));
-            evicted++;
+        if (begun[first / group_slots]) {
+            for (size_t other = first; other < first + group_slots && key_of(slot); other++)
+                if (!key_of(other) || time_of(other) < time_of(slot))
+                    slot = other;
+            if (key_of(slot)) {
+                finish(slot, time_of(slot));
+                evicted++;
+            }
         }
         begun[first / group_slots] = true;
-        if (++opened == many_flows) {
-            in_large_pages(table.get(), groups * group_slots * slot_bytes(), true);
-            in_large_pages(names.get(), groups * group_slots * sizeof(Name), true);
-        }
+        if (++opened == many_flows)
+            in_large_pages(table.get(), groups * group_bytes(), true);
         key_of(slot) = key;
         std::fill_n(flow_of(slot), method.bytes, 0);
         return slot;
@@ -443,12 +452,12 @@ class Pirate {
 
         if (slot == first + group_slots) {
             slot = open(first, packet.key);
-            names[slot] = ends();
+            name_of(slot) = ends();
         }
         time_of(slot) = packet.time_ns;
         if (method.packet(flow_of(slot), &packet, &settings, &epoch)) {
             epoch.key = packet.key;
-            given.push_back({epoch, names[slot]});
+            given.push_back({epoch, name_of(slot)});
         }
     }
 };

@@ -28,7 +28,7 @@ from wirelag.capture.live import Replay
 from wirelag.measure.groups import Groups
 from wirelag.measure.live import Responses, watch
 from wirelag.measure.recent import Recent
-from wirelag.measure.response import GROUPS, ResponseSettings
+from wirelag.measure.response_heard import GROUPS, ResponseSettings
 from wirelag.packets.intervals import events
 
 WATCHED = jsonschema.Draft202012Validator(json.loads((SCHEMAS / "watch.json").read_text(encoding="utf-8")))

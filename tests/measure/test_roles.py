@@ -17,7 +17,7 @@ from tests.support.captures import ethernet, ipv4, ipv6, pcap, tcp, udp
 from tests.support.effort import scaled
 from tests.support.places import ROOT
 from wirelag import _kernels
-from wirelag.measure.response import ResponseSettings
+from wirelag.measure.response_heard import ResponseSettings
 from wirelag.measure.response_method import MOST_BATCHES, ResponseMeter
 from wirelag.packets.batch import Flag, Kind, PacketBatch
 from wirelag.packets.intervals import Interval

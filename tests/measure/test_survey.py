@@ -14,7 +14,9 @@ from tests.support.command import wirelag
 from tests.support.simulated_captures import write_simulation
 from wirelag import _kernels
 from wirelag.capture.pcap import CaptureFile
+from wirelag.estimators.match import Match
 from wirelag.measure import survey, trial
+from wirelag.measure.rtt import RttSettings
 from wirelag.measure.survey import Survey, common_share
 from wirelag.packets.batch import Flag, Kind, PacketBatch
 from wirelag.sim import Scenario, simulate
@@ -104,6 +106,10 @@ def test_a_trial_of_the_first_packets_is_no_certainty(made: Path, monkeypatch: p
     said = info(made / "both.pcap")["commands"]
     assert [(one["applies"], one["sure"]) for one in said[:2]] == [(False, False)] * 2
     assert "probably not wirelag rtt" in wirelag("info", made / "both.pcap").stdout
+
+
+def test_a_trial_is_what_rtt_does_by_default() -> None:
+    assert RttSettings().estimator() == Match()
 
 
 def test_two_captures_in_the_wrong_order_are_told_so(made: Path) -> None:

@@ -19,8 +19,9 @@ from tests.support.places import DATA, ROOT
 from tests.support.simulated_captures import write_simulation
 from wirelag.estimators.pirate import Pirate
 from wirelag.measure.groups import Groups
-from wirelag.measure.response import GROUPS as RESPONSE_GROUPS
-from wirelag.measure.response import ResponseSettings, result_of
+from wirelag.measure.response import result_of
+from wirelag.measure.response_heard import GROUPS as RESPONSE_GROUPS
+from wirelag.measure.response_heard import ResponseSettings
 from wirelag.render.html.frame import SCRIPTS
 from wirelag.render.html.oneway_charts import MOST_PARTS, SpanEntry
 from wirelag.render.html.page import MOST_BARS

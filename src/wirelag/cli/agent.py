@@ -1,7 +1,5 @@
 """`wirelag agent`: measures at a vantage point and sends a synopsis of each interval to the collector."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated, Any
 

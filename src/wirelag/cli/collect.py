@@ -1,7 +1,5 @@
 """`wirelag collect`: pairs points into segments, stores the results and serves them."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from wirelag.cli.parser import Argument, Option

@@ -1,7 +1,5 @@
 """`wirelag compare`: what got slower between two reports, where, and whether by more than chance."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from wirelag.cli.options import Html, check_outputs

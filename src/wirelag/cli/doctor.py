@@ -1,7 +1,5 @@
 """`wirelag doctor`: what works on this machine."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from wirelag.cli.options import check_outputs

@@ -1,7 +1,5 @@
 """`wirelag flows`: the one-way delay of every flow, from reference packets."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated
 
 from wirelag.cli.method import Direction
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 @with_fleet
 def flows(
     captures: Captures,
-    wanted: Filter,
+    wanted: "Filter",
     tunnels: Tunnels = False,
     direction: Direction = None,
     method: Annotated[
@@ -108,7 +106,7 @@ def flows(
     export: Export = None,
     cores: Cores = None,
     quiet: Quiet = False,
-    fleet: Fleet | None = None,
+    fleet: "Fleet | None" = None,
 ) -> None:
     """Measure one-way delay of every flow.
 

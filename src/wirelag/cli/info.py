@@ -1,7 +1,5 @@
 """`wirelag info`: what is in a capture, and what can be measured from it."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated
 
 from wirelag.cli.options import Captures, Cores, Quiet, Tunnels, check_outputs, with_filter, with_fleet
@@ -18,12 +16,12 @@ if TYPE_CHECKING:
 @with_fleet
 def info(
     captures: Captures,
-    wanted: Filter,
+    wanted: "Filter",
     tunnels: Tunnels = False,
     output_format: Annotated[str, Option("--format", metavar="table|json", help="Output format.")] = "table",
     cores: Cores = None,
     quiet: Quiet = False,
-    fleet: Fleet | None = None,
+    fleet: "Fleet | None" = None,
 ) -> None:
     """Show what is in a capture.
 

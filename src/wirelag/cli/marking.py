@@ -1,7 +1,5 @@
 """`wirelag marking`: loss and delay from packets that are marked with alternating colours."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated
 
 from wirelag.cli.method import Direction
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 def marking(
     upstream: Annotated[str, Argument(metavar="UPSTREAM", help="Capture that packets pass first; or an interface.")],
     downstream: Annotated[str, Argument(metavar="DOWNSTREAM", help="Capture that they pass later; or an interface.")],
-    wanted: Filter,
+    wanted: "Filter",
     tunnels: Tunnels = False,
     direction: Direction = None,
     field: Annotated[

@@ -1,7 +1,5 @@
 """`wirelag oneway`: delay, loss and reordering between two points."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated
 
 from wirelag.cli.method import Direction, with_method
@@ -53,8 +51,8 @@ Points = Annotated[
 @with_fleet
 def oneway(
     points: Points,
-    wanted: Filter,
-    method: Method,
+    wanted: "Filter",
+    method: "Method",
     tunnels: Tunnels = False,
     direction: Direction = None,
     clock: Annotated[
@@ -92,7 +90,7 @@ def oneway(
     samples: Samples = None,
     cores: Cores = None,
     quiet: Quiet = False,
-    fleet: Fleet | None = None,
+    fleet: "Fleet | None" = None,
 ) -> None:
     """Measure one-way delay, loss and reordering.
 

@@ -1,4 +1,4 @@
-"""Commands from functions: a parameter annotated with an `Option` or an `Argument` is one. argparse does the rest.
+"""Commands from functions: a parameter annotated with an `Option` or an `Argument` is one.
 
 Law: a value has the type of its annotation. A list is an option that may be repeated, a bool one without a value. Only
 the command that runs is imported and built: `wirelag --help` starts as quickly as Python does.
@@ -6,7 +6,6 @@ the command that runs is imported and built: `wirelag --help` starts as quickly 
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -136,20 +135,46 @@ class Command:
 
     def values(self, words: Sequence[str]) -> dict[str, Any]:
         """The value of every parameter, as these words say; raises a usage error."""
-        parser = self._parser()
-        cut = words.index("--") if "--" in words else len(words)
-        try:
-            found, rest = parser.parse_known_args(words[:cut])
-        except argparse.ArgumentError as error:
-            message = "needs a value" if error.message.startswith("expected") else error.message
-            raise UsageError(message, error.argument_name) from None
-        if wrong := [word for word in rest if word[:1] == "-" and word != "-" and not _NUMBER.match(word)]:
-            raise UsageError(unknown(wrong[0], [flag for one in self.options for flag in one.flags], "option"))
-        given = vars(found) | dict(self._arguments([*rest, *words[cut + 1 :]]))
+        given, rest = self._options(words)
+        given |= dict(self._arguments(rest))
         values = {one.name: given.get(one.name, one.default) for one in self.parameters}
         if missing := next((one for one in self.parameters if one.required and one.name not in given), None):
             raise UsageError("is missing", missing.flags[0] if missing.is_option else missing.declared.metavar)
         return values if self._asks is None else values | {self._asks: Given(given)}
+
+    def _options(self, words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+        """The values of the options that were given, and all other words, on whichever side of an option."""
+        by_flag = {flag: one for one in self.options for flag in one.flags}
+        given: dict[str, Any] = {}
+        rest: list[str] = []
+        left = list(reversed(words))
+        while left:
+            word = left.pop()
+            if word == "--":
+                return given, rest + left[::-1]
+            if not _is_option(word):
+                rest.append(word)
+                continue
+            if word in HELP:
+                from wirelag.cli.help import help_of
+
+                print(help_of(self), end="")
+                raise SystemExit(0)
+            flag, equals, text = word.partition("=")
+            if flag not in by_flag and word[:2] in by_flag:  # -oFILE
+                flag, equals, text = word[:2], "=", word[2:]
+            if flag not in by_flag:
+                raise UsageError(unknown(word, [*by_flag, *HELP], "option"))
+            one = by_flag[flag]
+            if not one.takes_value and equals:
+                raise UsageError("takes no value", "/".join(one.flags))
+            if one.takes_value and not equals:
+                if not left or (_is_option(left[-1]) and " " not in left[-1]):  # a filter may begin with -
+                    raise UsageError("needs a value", "/".join(one.flags))
+                text = left.pop()
+            value = one.value(text) if one.takes_value else True
+            given[one.name] = [*given.get(one.name, ()), value] if one.many else value
+        return given, rest
 
     def _arguments(self, words: list[str]) -> Iterator[tuple[str, Any]]:
         for one in self.arguments:
@@ -160,106 +185,18 @@ class Command:
         if words:
             raise UsageError(f"unexpected argument {words[0]!r}")
 
-    def _parser(self) -> argparse.ArgumentParser:
-        """The options alone: argparse would not take arguments on both sides of an option."""
-        parser = _Parser(
-            self,
-            prog=f"wirelag {self.name}",
-            usage=self.usage,
-            formatter_class=_Help,
-            add_help=False,
-            allow_abbrev=False,
-            exit_on_error=False,
-            argument_default=argparse.SUPPRESS,
-        )
-        parser._negative_number_matcher = _NUMBER  # -3s is a value, too
-        about = parser.add_argument_group("Arguments") if self.arguments else None
-        for one in self.arguments:
-            about.add_argument(_flag_of(one), metavar=one.declared.metavar, help=_escaped(one), action=_Shown)  # type: ignore[union-attr]
-        groups = {panel: parser.add_argument_group(panel) for panel, _ in self.panels()}
-        for one in self.options:
-            shown = argparse.SUPPRESS if one.declared.hidden else _escaped(one)
-            how: dict[str, Any] = {"dest": one.name, "help": shown}
-            if one.takes_value:
-                how |= {"type": one.value, "metavar": one.declared.metavar, "action": "append" if one.many else "store"}
-            else:
-                how |= {"action": "store_true"}
-            groups[one.declared.panel].add_argument(*one.flags, **how)
-        groups[OPTIONS].add_argument("-h", "--help", action="help", help="Show this text.")
-        return parser
 
-
-_COLUMNS: Final = 80
+HELP: Final = ("-h", "--help")
 _NUMBER: Final = re.compile(r"^-\.?\d")
+
+
+def _is_option(word: str) -> bool:
+    """Whether a word is an option; - is standard input or output, and -3s a value."""
+    return word[:1] == "-" and word != "-" and not _NUMBER.match(word)
 
 
 def _place(panel: str) -> int:
     return LAST.index(panel) + 2 if panel in LAST else int(panel not in FIRST)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Its help opens with examples and ends with exit codes, which are loaded when help is asked for."""
-
-    def __init__(self, command: Command, **given: Any) -> None:
-        super().__init__(**given)
-        self._command = command
-
-    def format_help(self) -> str:
-        from wirelag.cli.examples import examples_of, exits_of
-
-        summary, *more = self._command.help.split("\n\n")
-        self.description = "\n\n".join([summary, _block("Examples:", examples_of(self._command.name)), *more])
-        self.epilog = _block("Exit codes:", exits_of(one.name for one in self._command.parameters))
-        return super().format_help()
-
-
-def _block(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    """Rows of two columns; where the first is long, the second comes below it."""
-    width = max(len(left) for left, _ in rows)
-    room = width + 6 + max(len(right) for _, right in rows) <= _COLUMNS
-    lines = (f"  {left:<{width}}    {right}" if room else f"  {left}\n      {right}" for left, right in rows)
-    return "\n".join([title, *lines])
-
-
-class _Shown(argparse.Action):
-    """An argument in help alone: its words are what the options leave."""
-
-    def __call__(self, *_: Any) -> None:
-        raise AssertionError("never parsed")
-
-
-class _Help(argparse.HelpFormatter):
-    """Help with paragraphs, and arguments by their names alone."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32)
-
-    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
-        super().add_usage(usage, actions, groups, "Usage: ")
-
-    def _format_text(self, text: str) -> str:
-        blocks = text.split("\n\n")
-        parts = [one if "\n  " in one else str(super(_Help, self)._format_text(one)).rstrip() for one in blocks]
-        return "\n\n".join(parts) + "\n\n"
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        import textwrap
-
-        return textwrap.wrap(text, width, break_on_hyphens=False)  # values have hyphens
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if isinstance(action, _Shown):
-            return str(action.metavar)
-        value = f" {action.metavar}" if action.nargs != 0 else ""
-        return ", ".join(action.option_strings) + value
-
-
-def _flag_of(one: Parameter) -> str:
-    return f"--an argument, {one.name}"
-
-
-def _escaped(one: Parameter) -> str:
-    return one.text.replace("%", "%%")
 
 
 def unknown(word: str, known: Sequence[str], what: str) -> str:

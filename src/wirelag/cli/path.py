@@ -1,7 +1,5 @@
 """`wirelag path`: which segment of a route adds the delay."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from wirelag.cli.method import EstimatorName

@@ -1,7 +1,5 @@
 """`wirelag plan`: which routers to upgrade, what that saves, and what each router watches."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`wirelag response`: response latency, even where only packets from clients are seen."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated
 
 from wirelag.cli.options import (
@@ -29,7 +27,7 @@ from wirelag.cli.parser import Option
 from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
 from wirelag.errors import need_polars
-from wirelag.measure.response import GROUPS, METHODS
+from wirelag.measure.response_heard import GROUPS, METHODS
 
 if TYPE_CHECKING:
     from wirelag.measure.fleet import Fleet
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
 @with_fleet
 def response(
     captures: Captures,
-    wanted: Filter,
+    wanted: "Filter",
     tunnels: Tunnels = False,
     force: Force = False,
     server: Annotated[
@@ -89,7 +87,7 @@ def response(
     ] = None,
     cores: Cores = None,
     quiet: Quiet = False,
-    fleet: Fleet | None = None,
+    fleet: "Fleet | None" = None,
 ) -> None:
     """Measure response latency.
 

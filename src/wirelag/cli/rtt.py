@@ -1,7 +1,5 @@
 """`wirelag rtt`: the distribution of round-trip delay."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated
 
 from wirelag.cli.options import (
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
 @with_fleet
 def rtt(
     captures: Captures,
-    wanted: Filter,
+    wanted: "Filter",
     tunnels: Tunnels = False,
     force: Force = False,
     match: Annotated[
@@ -107,7 +105,7 @@ def rtt(
     samples: Samples = None,
     cores: Cores = None,
     quiet: Quiet = False,
-    fleet: Fleet | None = None,
+    fleet: "Fleet | None" = None,
 ) -> None:
     """Measure round-trip delay.
 

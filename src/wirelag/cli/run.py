@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import shlex
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -80,8 +79,10 @@ def conclude(
         result.end_early()
     for line in result.aside(output_format):
         print(f"warning: {visible(line)}", file=sys.stderr)
-    result.command_line = shlex.join(["wirelag", *sys.argv[1:]])
     if html:
+        import shlex
+
+        result.command_line = shlex.join(["wirelag", *sys.argv[1:]])
         result.to_html(html)
     write_result(result, output_format, output)
     if export:

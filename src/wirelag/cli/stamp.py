@@ -1,7 +1,5 @@
 """`wirelag stamp`: a STAMP session-sender and session-reflector."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

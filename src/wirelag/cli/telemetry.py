@@ -1,7 +1,5 @@
 """`wirelag telemetry`: what packets tell themselves of a path."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated
 
 from wirelag.cli.options import METHOD, Captures, Output, OutputFormat, Quiet, Tunnels, check_outputs, with_filter
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 @with_filter
 def telemetry(
     captures: Captures,
-    wanted: Filter,
+    wanted: "Filter",
     tunnels: Tunnels = False,
     timestamps: Annotated[
         str, Option(metavar="auto|posix|ptp|ntp", help="Form of IOAM's timestamps; auto: as they look.", panel=METHOD)

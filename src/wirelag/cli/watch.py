@@ -30,14 +30,14 @@ from wirelag.cli.options import (
 from wirelag.cli.parser import Argument, Option, UsageError
 from wirelag.errors import WirelagError
 from wirelag.measure.copies import refuse_copies
-from wirelag.measure.response import METHODS
+from wirelag.measure.response_heard import METHODS
 from wirelag.measure.rtt import GROUPS as RTT_GROUPS
 
 if TYPE_CHECKING:
     from wirelag.capture.live import Replay, Source
     from wirelag.measure.groups import Groups
     from wirelag.measure.live import LiveInterval, LiveMeasure
-    from wirelag.measure.response import ResponseSettings
+    from wirelag.measure.response_heard import ResponseSettings
     from wirelag.packets.filters import Filter
 
 QUANTITIES: Final = ("rtt", "response")
@@ -265,7 +265,8 @@ def _in_kernel(response: ResponseSettings | None) -> ResponseSettings | None:
 def _response_settings(
     quantity: str, groups: Groups, servers: list[str], method: str | None, memory: int
 ) -> ResponseSettings | None:
-    from wirelag.measure.response import ResponseSettings, servers_of
+    from wirelag.measure.response import servers_of
+    from wirelag.measure.response_heard import ResponseSettings
 
     if quantity == "response":
         return ResponseSettings(method=method, servers=servers_of(servers), memory=memory, groups=groups)
@@ -276,7 +277,7 @@ def _response_settings(
 
 def _groups(quantity: str, by: str | None, memory: str) -> Groups:
     from wirelag.measure.groups import Groups
-    from wirelag.measure.response import GROUPS
+    from wirelag.measure.response_heard import GROUPS
     from wirelag.units import size_bytes
 
     return Groups(by, GROUPS if quantity == "response" else RTT_GROUPS, size_bytes(memory, "group_memory"))

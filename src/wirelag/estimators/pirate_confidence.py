@@ -13,8 +13,7 @@ is shorter than that (a client whose radio sleeps delays both), or parts of the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +37,7 @@ DOUBTFUL: Final = REASONS.index("doubtful")
 _NONE: Final = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
+class Ground(NamedTuple):
     """What an answer rests on."""
 
     name: str

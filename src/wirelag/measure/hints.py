@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture
@@ -129,8 +128,7 @@ def _first(packets: Iterable[PacketBatch]) -> Iterable[PacketBatch]:
     return islice(packets, BATCHES)
 
 
-@dataclass(frozen=True)
-class _Tried:
+class _Tried(NamedTuple):
     """What commands found in the first packets."""
 
     survey: Survey

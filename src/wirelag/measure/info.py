@@ -141,9 +141,12 @@ class Looking:
         from wirelag.capture.files import one_file
         from wirelag.measure.survey import Survey
         from wirelag.measure.trial import try_commands
-        from wirelag.twopoint.sketch import Sighting
 
-        survey, sighting = Survey(with_ids=self.captures > 1), Sighting() if self.captures == 2 else None
+        survey, sighting = Survey(with_ids=self.captures > 1), None
+        if self.captures == 2:
+            from wirelag.twopoint.sketch import Sighting
+
+            sighting = Sighting()
         observers = [survey.observe, *([sighting.observe] if sighting else [])]
         capture = self.capture(path, name)
         file = one_file(capture) if self.captures == 1 else None

@@ -13,8 +13,9 @@ import numpy as np
 from wirelag.estimators.drive import drive
 from wirelag.estimators.protocol import Meter
 from wirelag.measure.groups import LEAST_MEMORY, Groups
-from wirelag.measure.response import ResponseSettings, guess_note
+from wirelag.measure.response import guess_note
 from wirelag.measure.response_entries import GroupParts
+from wirelag.measure.response_heard import ResponseSettings
 from wirelag.measure.response_method import Chooser, Chosen, Heard, ResponseMeter
 from wirelag.measure.result import Entry
 from wirelag.measure.rtt import RANKED, legs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from wirelag.errors import SettingError
 from wirelag.measure.live import LiveMeasure, Responses, RoundTrips
-from wirelag.measure.response import ResponseSettings
+from wirelag.measure.response_heard import ResponseSettings
 from wirelag.packets.filters import Filter
 from wirelag.units import many
 

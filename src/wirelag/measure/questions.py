@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 MOST_NAMED: Final = 3  # groups in a sentence
 
 
-@dataclass(frozen=True, slots=True)
-class Questions:
+class Questions(NamedTuple):
     """Shares of delays above limits, and service-level agreements."""
 
     above_ns: tuple[int, ...] = ()
@@ -52,7 +51,7 @@ class Questions:
         """The same where figures are of both legs together: agreements without a leg are about these."""
         if leg != "both":
             return self
-        return replace(self, slas=tuple(replace(sla, leg=leg) if sla.leg is None else sla for sla in self.slas))
+        return self._replace(slas=tuple(replace(sla, leg=leg) if sla.leg is None else sla for sla in self.slas))
 
     def of_legs(self, legs: Mapping[str, Delays], shown: Delays) -> Verdicts:
         """The same for round trips: an agreement without a leg must hold on each; shares are those of `shown`."""

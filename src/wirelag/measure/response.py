@@ -14,22 +14,21 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.capture.ahead import cores_of
-from wirelag.errors import SettingError, WirelagError
+from wirelag.errors import SettingError
 from wirelag.measure.group_entries import GroupEntries
 from wirelag.measure.groups import Groups, other_note
-from wirelag.measure.hints import in_tunnels
 from wirelag.measure.questions import Questions, named
 from wirelag.measure.response_entries import GROUP_BYTES, GroupParts, Synopsis, entries_beside, entry_of, over_time
+from wirelag.measure.response_heard import GROUPS, ResponseSettings, hear
 from wirelag.measure.result import DelayResult, Entry
 from wirelag.measure.slowest import keep_exchanges, slowest_exchanges
-from wirelag.units import Duration, Size, duration_ns, format_duration, many, one_of, size_bytes, within
+from wirelag.units import Duration, Size, duration_ns, format_duration, many, size_bytes
 
 if TYPE_CHECKING:
     from wirelag.capture.packet_rows import ExchangeRows
     from wirelag.capture.source import Packets, PacketSource
-    from wirelag.estimators.pirate import Pirate
     from wirelag.measure.points import Progress
-    from wirelag.measure.response_method import Heard, ResponseMeter
+    from wirelag.measure.response_method import Heard
     from wirelag.packets.filters import Filter
     from wirelag.packets.frames import Frames
     from wirelag.packets.intervals import Interval
@@ -38,76 +37,8 @@ if TYPE_CHECKING:
     from wirelag.stats.sla import Delays
     from wirelag.synopses.epochs import Epochs
 
-METHODS: Final = ("auto", "pairs", "blind", "modes", "gap", "ack", "window", "syn")
-GROUPS: Final = ("server", "flow", "client")
-LONGEST_EPOCH_NS: Final = 1 << 34
-LONGEST_GAP_NS: Final = 1 << 40
-LEAST_MEMORY: Final = 8 << 10
 SHOWN: Final = 60  # intervals of interval="auto"
 FEW_ANSWERED: Final = 0.5  # share of epochs below which figures do not speak for all of them
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResponseSettings:
-    """Which method times responses, and what to report besides the total."""
-
-    method: str | None = None  # None: for each server pairs where both directions pass, else auto
-    servers: tuple[Server, ...] = ()
-    epoch_ns: int = 500_000_000
-    fewest: int = 4
-    gap_ns: int = 1_000_000
-    literal: bool = False
-    memory: int = 64 << 20
-    interval_ns: int | None = None
-    choose_interval: bool = False
-    cores: int = 1
-    groups: Groups = field(default_factory=lambda: Groups("server", GROUPS))
-    each_group: bool = False  # whether agreements must hold for each group
-    questions: Questions = field(default_factory=Questions)
-
-    def __post_init__(self) -> None:
-        if self.method is not None:
-            one_of(self.method, METHODS, "method")
-        within(self.fewest, 1, 1 << 20, "fewest")
-        if self.epoch_ns > LONGEST_EPOCH_NS:
-            raise SettingError("epoch", "must be at most 17s")
-        if self.gap_ns > LONGEST_GAP_NS:
-            raise SettingError("gap", "must be at most 18min")
-        if self.memory < LEAST_MEMORY:
-            raise SettingError("memory", "must be at least 8KiB")
-        within(self.memory, LEAST_MEMORY, 1 << 37, "memory")
-
-    @property
-    def may_pair(self) -> bool:
-        """Whether requests and responses are paired where both directions pass."""
-        return self.method in (None, "pairs")
-
-    def pirate(self) -> Pirate:
-        """The estimator of one direction."""
-        from wirelag.estimators.pirate import Pirate
-
-        method: Any = "auto" if self.may_pair else self.method
-        return Pirate(method, self.memory, self.epoch_ns, self.fewest, self.gap_ns, self.literal)
-
-
-class Hearing:
-    """The meter as the loop needs it."""
-
-    points: ClassVar[tuple[str, ...]] = ("tap",)
-
-    def __init__(self, settings: ResponseSettings, frames: Frames | None) -> None:
-        self.settings, self.frames = settings, frames
-
-    def meter(self, point: str) -> ResponseMeter:
-        from wirelag.measure.response_method import ResponseMeter
-
-        return ResponseMeter(self.settings, at_end=True, frames=self.frames)
-
-    def estimate(self, *synopses: Heard) -> Report:
-        return synopses[0].epochs.report()
-
-
-# ---- the question ----
 
 
 @dataclass(repr=False, eq=False)
@@ -291,17 +222,6 @@ def response_of(
     return result
 
 
-def hear(
-    packets: Packets, settings: ResponseSettings, frames: Frames | None = None, progress: Progress = iter
-) -> tuple[Interval, Heard]:
-    """Both methods over all packets; an error if there is nothing to measure."""
-    from wirelag.measure.loop import cut
-
-    ((when, (heard,)),) = cut(Hearing(settings, frames), {"tap": progress(packets)})
-    need_clients(heard, packets, settings.servers)
-    return when, heard
-
-
 def result_of(found: Synopsis, settings: ResponseSettings, beside: Epochs | None = None) -> ResponseResult:
     """The result from epochs or exchanges, and estimates beside these: in total, by group and over time."""
     groups = settings.groups
@@ -434,24 +354,6 @@ def _set_aside(report: Report) -> list[str]:
         again = many(said["retransmitted"], "exchange")
         lines.append(f"retransmitted packets in {again}: requests are timed from the first copy")
     return lines
-
-
-def need_clients(heard: Heard, packets: Packets, servers: tuple[Server, ...]) -> None:
-    """Without a packet from a client: say why, and what to do."""
-    names = ", ".join(packets.names)
-    if not heard.from_clients + heard.from_servers + heard.left_out:
-        if not getattr(packets, "ended", True):
-            raise WirelagError(f"{names}: no packets to measure")
-        return  # the result says so
-    if servers and not heard.from_clients:
-        wanted = ", ".join(str(server) for server in servers)
-        way_out = in_tunnels(packets, "response") or "name servers with --server PREFIX"
-        raise WirelagError(f"{names}: no packet goes to {wanted}; {way_out}")
-    if not heard.from_clients:
-        way_out = in_tunnels(packets, "response") or "capture where requests pass, or name servers with --server PREFIX"
-        raise WirelagError(
-            f"{names}: all packets come from servers, which do not show when a request was sent; {way_out}"
-        )
 
 
 def _add_coverage(result: ResponseResult, heard: Heard, packets: Packets) -> None:

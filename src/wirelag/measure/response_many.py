@@ -23,7 +23,8 @@ from wirelag.measure.fleet import (
     run_pieces,
 )
 from wirelag.measure.pieces import Piece, bundles, pieces
-from wirelag.measure.response import Hearing, ResponseResult, ResponseSettings, need_clients, response_of
+from wirelag.measure.response import ResponseResult, response_of
+from wirelag.measure.response_heard import Hearing, ResponseSettings, need_clients
 from wirelag.measure.response_method import Heard
 from wirelag.packets.filters import Filter
 from wirelag.packets.frames import Frames

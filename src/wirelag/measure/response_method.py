@@ -32,7 +32,7 @@ from wirelag.synopses.request_response import NOT_SINGLE, NOT_WAITING, UDP, Exch
 if TYPE_CHECKING:
     from wirelag.ebpf.pirate import KernelPirate
     from wirelag.estimators.pirate import PirateMeter
-    from wirelag.measure.response import ResponseSettings
+    from wirelag.measure.response_heard import ResponseSettings
     from wirelag.packets.frames import Frames
     from wirelag.packets.grouping import Grouping
     from wirelag.packets.intervals import Interval

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError
@@ -418,8 +418,7 @@ def measured(cuts: Iterable[Cut], heard: Heard, packets: Packets, settings: RttS
     return result
 
 
-@dataclass(frozen=True)
-class _Grouped:
+class _Grouped(NamedTuple):
     """What the entry of a group is made from."""
 
     delays: GroupDelays

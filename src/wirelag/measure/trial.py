@@ -26,7 +26,7 @@ Observer: TypeAlias = "Callable[[PacketBatch], None]"
 MOST_TRIED: Final = 200_000  # packets
 
 
-@dataclass
+@dataclass(eq=False)
 class Trial:
     """What `rtt` and `response` found in the first packets of captures."""
 
@@ -66,10 +66,10 @@ class _FirstPackets:
     def __init__(
         self, capture: Capture, observers: Sequence[Observer], progress: Progress, memory: int, only_first: bool
     ) -> None:
-        from wirelag.measure.rtt import RttSettings
+        from wirelag.estimators.match import Match
 
         self._capture, self._observers, self._progress = capture, observers, progress
-        self.round_trips = RttSettings(table_memory=memory or RttSettings().table_memory).estimator().meter("tap")
+        self.round_trips = (Match(memory=memory) if memory else Match()).meter("tap")  # as `rtt` does by default
         self.rows, self.whole, self.read = 0, True, False
         self._only_first = only_first
 
@@ -110,7 +110,7 @@ def try_commands(
 
     0: as much as they have by default. With `only_first` nobody sees more than the first packets.
     """
-    from wirelag.measure.response import ResponseSettings, hear
+    from wirelag.measure.response_heard import ResponseSettings, hear
     from wirelag.measure.response_method import Chooser
     from wirelag.packets.intervals import Interval
 

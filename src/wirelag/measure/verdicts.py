@@ -6,7 +6,6 @@ says why, and what would help besides another command.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wirelag.measure.survey import TCP, TIMED, TIMED_KINDS
@@ -26,8 +25,7 @@ TWO_POINTS: Final = "measure one-way delay between two points (`oneway`)"
 _HELPS: Final = {"too_few": "capture for longer", "paced": TWO_POINTS, "multicast": TWO_POINTS}
 
 
-@dataclass(frozen=True, slots=True)
-class Applicability:
+class Applicability(NamedTuple):
     """Whether a command can measure what was captured, and why; `sure` if it was tried on all packets."""
 
     command: str
@@ -149,7 +147,7 @@ def _inside(survey: Survey, outside: Applicability, inside: Applicability) -> Ap
     if outside.applies or not inside.applies:
         return outside
     word = "yes" if inside.sure else "probably"
-    return replace(outside, why=f"{tunnelled(survey)}; with --tunnels: {word}, {inside.why}")
+    return outside._replace(why=f"{tunnelled(survey)}; with --tunnels: {word}, {inside.why}")
 
 
 def _rtt(survey: Survey, trial: Trial) -> Applicability:

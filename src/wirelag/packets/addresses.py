@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +34,7 @@ def words_of(packets: PacketBatch) -> tuple[Words, Words]:
     return np.ascontiguousarray(packets.src).reshape(-1), np.ascontiguousarray(packets.dst).reshape(-1)
 
 
-@dataclass(frozen=True, slots=True)
-class Direction:
+class Direction(NamedTuple):
     """Source and destination networks of packets; an empty side matches all addresses."""
 
     source: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()

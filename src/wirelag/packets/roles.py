@@ -10,8 +10,7 @@ conversations that are a guess; further ones are judged by their ports alone.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +32,7 @@ TIMED: Final = (Kind.TCP, Kind.UDP, Kind.QUIC, Kind.ESP, Kind.WIREGUARD)  # what
 _RANKS: Final = np.frombuffer(_kernels.PORT_RANKS, np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(NamedTuple):
     """Addresses of servers, and their port; 0 means any."""
 
     net: ipaddress.IPv4Network | ipaddress.IPv6Network

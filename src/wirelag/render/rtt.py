@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wirelag.render.tables import (
     Pictures,
@@ -54,8 +53,7 @@ def table(result: RttResult) -> list[str]:
     return lines + more_groups(result) + slowest_lines(result) + result.notes
 
 
-@dataclass(frozen=True)
-class _Line:
+class _Line(NamedTuple):
     """A line of the table: an entry, or one leg of it."""
 
     key: str

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +47,7 @@ AT_ONCE: Final = 4096  # groups that are read at once: their records take 1 MB
 Legs = tuple[Distributions, Distributions]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """A group: its place in memory (0: "other"), its tag, its name, and how many samples may have left before."""
 
     place: int
