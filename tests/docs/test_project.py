@@ -82,7 +82,7 @@ def test_every_command_has_a_page(command: str) -> None:
 def test_make_help_names_every_target() -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = ["help", "demo", "lab", "fleet", "test", "quick", "pythons", "acceptance", "bench", "fuzz", "release"]
-    targets += ["deb", "prebuilt", "sbom", "hashes", "docs", "pictures", "site", "lint", "format", "clean"]
+    targets += ["deb", "arm", "prebuilt", "sbom", "hashes", "docs", "pictures", "site", "lint", "format", "clean"]
     assert re.findall(r"^  make (\w+)", listed, re.MULTILINE) == targets
 
 
