@@ -1,11 +1,16 @@
 /* Records of a file, block by block, decoded by a crew into rows for a method that takes them as they are (parts.hpp), and the
- * slowest of the delays that it finds. */
+ * delays that it finds: the slowest, or all. */
 #ifndef WIRELAG_DECODER_HPP
 #define WIRELAG_DECODER_HPP
 
 #include <algorithm>
 
+#include "connection_sums.hpp"
+#include "flow_words.hpp"
+#include "group_delays.hpp"
+#include "group_times.hpp"
 #include "parts.hpp"
+#include "tally.hpp"
 
 class Decoder {
   public:
@@ -56,15 +61,28 @@ class Decoder {
         s64 longer_than = INT64_MAX;
     };
 
+    /* A sample that is kept, if all are. */
+    struct Kept {
+        s64 time_ns, delay_ns;
+        u64 flow_key;
+        u32 place;                          /* its record in the block */
+        u32 group : 30, leg : 1, fresh : 1; /* the words of its group, and whether nobody knows them yet */
+    };
+
+    static_assert(sizeof(Kept) == 32, "half a line of the cache");
+
     explicit Decoder(unsigned threads) : crew(threads), parts(threads), by_thread(threads), kept(threads * shards), orders(threads)
     {
     }
 
     /* What is asked for: rows by shard, of packets that matter to matching, or of all packets, in one shard; of packets before the
-     * first one that is wanted at `until_ns` or later (INT64_MAX: any); whether all samples are kept. Of the slowest samples that
-     * are longer than `least_ns`, on the legs whose bits are set, up to `most` of each thread are kept. */
+     * first one that is wanted at `until_ns` or later (INT64_MAX: any); whether all samples are kept, how many words the group of
+     * each has, and whether its source decides what they are, or its server. Of the slowest samples that are longer than
+     * `least_ns`, on the legs whose bits are set, up to `most` of each thread are kept. */
     struct Asked {
         bool all, sharded, keep;
+        u32 words;
+        bool by_source;
         s64 until_ns;
         size_t most;
         u32 legs;
@@ -82,10 +100,43 @@ class Decoder {
     /* Write the rows of the slowest samples into `memory`; the data lies at byte `base` of the file. Returns how many there are. */
     size_t write_slowest(Reader &reader, u64 base, const Memory &memory, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind);
 
-    /* How many samples were kept; then write their rows into batches, in the order of the file. */
-    size_t samples() const;
-    void write_samples(
-        Reader &reader, u64 base, const std::vector<Memory> &memory, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind);
+    /* What is kept of a sample. A response comes from the side that the delay is to. */
+    Kept keep(const wl_seen &packet, const wl_sample &sample)
+    {
+        bool reverse = packet.flags & WL_REVERSE;
+        std::pair<u32, bool> group = {0, false};
+
+        if (width)
+            group = known[packet.flow_key >> 61].number(packet.flow_key, reverse != (!by_source && sample.leg));
+        return {packet.time_ns, sample.delay_ns, packet.flow_key, packet.place, group.first & ((1u << 30) - 1), sample.leg & 1u,
+            group.second};
+    }
+
+    /* Put the samples that were kept into the order of the file. Returns how many there are, and of how many the words of their
+     * group are not known. */
+    std::pair<size_t, size_t> put_in_order();
+
+    /* Write the rows of these into batches, and their legs, for whoever finds the words. */
+    void write_fresh(Reader &reader, const std::vector<Memory> &memory, Room<u8> leg);
+
+    /* Take in the words of these, for groups that are told apart by the first ones. Then all samples have their groups. Returns the
+     * times of the first and the last one. */
+    std::pair<s64, s64> gather(const Column<u64> &found, u32 key_words);
+
+    /* What the samples are added to: any of these, or none. A timeline: one distribution for each leg. */
+    struct Into {
+        Groups *groups;
+        GroupTimes *times;
+        u32 legs; /* of these */
+        ConnectionSums *connections;
+        Distribution *timeline;
+    };
+
+    /* Add all samples, in order; two threads take different things to add to. */
+    void add_up(const Into &into);
+
+    /* Write all samples. */
+    void write_samples(Room<s64> time_ns, Room<s64> delay_ns, Room<u8> leg) const;
 
     /* Read a file's bytes from `offset` on into data[start:stop], each thread a part. Returns how many came. */
     size_t read(int file, const Memory &into, size_t start, size_t stop, u64 offset);
@@ -107,18 +158,36 @@ class Decoder {
     Parts parts;
     std::vector<Slowest> by_thread;
     bool keeps = false;
-    std::vector<std::vector<Slowest::Slow>> kept; /* samples by part and shard; each is one thread's at a time */
+    u32 width = 0; /* words of a group */
+    bool by_source = false;
+    std::vector<std::vector<Kept>> kept; /* samples by part and shard; each is one thread's at a time */
+    FlowWords known[shards];             /* the same */
 
   private:
     /* The samples of a part by their places, in memory that is used again: fresh pages would cost more. */
     struct alignas(128) InOrder {
-        std::vector<u32> numbers; /* of the sample in each 16 bytes of the block, from 1 */
-        std::vector<Slowest::Slow> all, ordered;
+        std::vector<u32> numbers; /* of the sample in each 16 bytes of the block: shard, and place among its samples, from 1 */
+        std::vector<u32> ordered; /* those that are not 0 */
+        std::vector<Kept> fresh;
     };
 
-    const std::vector<Slowest::Slow> &in_order(unsigned part);
+    /* All samples in order. */
+    struct Gathered {
+        std::vector<s64> time_ns, delay_ns;
+        std::vector<u64> flow_key, tag, words;
+        std::vector<u8> leg;
+    };
+
+    void put_in_order(unsigned part);
+
+    const Kept &numbered(unsigned part, u32 number) const
+    {
+        return kept[part * shards + (number & (shards - 1))][number / shards - 1];
+    }
 
     std::vector<InOrder> orders;
+    Gathered all;
+    size_t count = 0; /* of all */
     Bytes data;
     const u8 *at = nullptr;
 };

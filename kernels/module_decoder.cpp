@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cerrno>
 
+#include <nanobind/stl/pair.h>
+
 #include "decoder.hpp"
 #include "module.hpp"
 
@@ -16,8 +18,14 @@ u64 Decoder::decode(Reader &reader, const Bytes &block, size_t start, size_t sto
         throw std::invalid_argument("the part to read lies outside the buffer");
     data = block;
     keeps = asked.keep;
+    if (asked.words > WL_GROUP_WORDS)
+        throw std::invalid_argument("no group has so many words");
+    width = asked.words;
+    by_source = asked.by_source;
     for (auto &samples : kept)
         samples.clear();
+    for (FlowWords &one : known)
+        one.begin(width + 1);
     for (Slowest &one : by_thread)
         one.begin(asked.most, asked.legs, asked.least_ns);
     nb::gil_scoped_release release;
@@ -66,59 +74,154 @@ size_t Decoder::write_slowest(Reader &reader, u64 base, const Memory &memory, Ro
     return all.size();
 }
 
-size_t Decoder::samples() const
-{
-    size_t sum = 0;
-
-    for (const auto &some : kept)
-        sum += some.size();
-    return sum;
-}
-
 /* A record has 16 bytes at least. */
-const std::vector<Decoder::Slowest::Slow> &Decoder::in_order(unsigned part)
+void Decoder::put_in_order(unsigned part)
 {
     auto [begin, end] = parts.records(part);
     InOrder &order = orders[part];
 
-    order.all.clear();
     order.ordered.clear();
+    order.fresh.clear();
     order.numbers.assign(static_cast<size_t>(end - begin) / 16 + 1, 0);
-    for (size_t shard = 0; shard < shards; shard++)
-        for (const Slowest::Slow &one : kept[part * shards + shard]) {
-            order.all.push_back(one);
-            order.numbers[static_cast<size_t>(data.data() + one.place - begin) / 16] = static_cast<u32>(order.all.size());
-        }
+    for (size_t shard = 0; shard < shards; shard++) {
+        const std::vector<Kept> &mine = kept[part * shards + shard];
+
+        for (size_t i = 0; i < mine.size(); i++)
+            order.numbers[static_cast<size_t>(data.data() + mine[i].place - begin) / 16] = static_cast<u32>(
+                (i + 1) * shards + shard);
+    }
     for (u32 number : order.numbers)
-        if (number)
-            order.ordered.push_back(order.all[number - 1]);
-    return order.ordered;
+        if (number) {
+            order.ordered.push_back(number);
+            if (numbered(part, number).fresh)
+                order.fresh.push_back(numbered(part, number));
+        }
 }
 
-void Decoder::write_samples(
-    Reader &reader, u64 base, const std::vector<Memory> &memory, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind)
+std::pair<size_t, size_t> Decoder::put_in_order()
 {
-    size_t count = samples();
-    std::vector<Columns *> batches;
+    size_t samples = 0, fresh = 0;
 
-    if (delay_ns.shape(0) < count || leg.shape(0) < count || kind.shape(0) < count || memory.size() * batch_rows < count)
-        throw std::invalid_argument("there must be room for each sample");
+    nb::gil_scoped_release release;
+    crew.run([this](unsigned part) { put_in_order(part); });
+    for (const InOrder &one : orders) {
+        samples += one.ordered.size();
+        fresh += one.fresh.size();
+    }
+    return {samples, fresh};
+}
+
+void Decoder::write_fresh(Reader &reader, const std::vector<Memory> &memory, Room<u8> leg)
+{
+    std::vector<Columns *> batches;
+    size_t row = 0, room = std::min(leg.shape(0), memory.size() * batch_rows);
+
     for (const Memory &one : memory)
         batches.push_back(columns_in(one));
     nb::gil_scoped_release release;
-    crew.run([&](unsigned part) {
-        const std::vector<Slowest::Slow> &mine = in_order(part);
-        size_t first = 0;
+    for (unsigned part = 0; part < parts.size(); part++) {
+        const std::vector<Kept> &mine = orders[part].fresh;
 
-        for (size_t i = 0; i < part * shards; i++)
-            first += kept[i].size();
-        for (size_t i = 0; i < mine.size(); i++) {
-            delay_ns.data()[first + i] = mine[i].delay_ns;
-            leg.data()[first + i] = mine[i].leg;
-            kind.data()[first + i] = mine[i].kind;
+        if (mine.size() > room - row)
+            throw std::invalid_argument("there must be room for each row");
+        for (size_t i = 0; i < mine.size(); i++)
+            leg.data()[row + i] = mine[i].leg;
+        parts.write_at(part, reader, data.data(), mine, batches, row);
+        row += mine.size();
+    }
+}
+
+std::pair<s64, s64> Decoder::gather(const Column<u64> &found, u32 key_words)
+{
+    const u64 *next = found.data(), *end = next + found.shape(0);
+
+    if (key_words > width)
+        throw std::invalid_argument("a key is a part of the words");
+    nb::gil_scoped_release release;
+    count = 0;
+    for (const InOrder &one : orders) {
+        count += one.ordered.size();
+        for (const Kept &fresh : one.fresh) {
+            if (static_cast<size_t>(end - next) < width)
+                throw std::invalid_argument("there must be words for each fresh sample");
+            u64 *to = known[fresh.flow_key >> 61].learn(fresh.group);
+
+            to[0] = wl_group_tag(next, key_words);
+            std::copy_n(next, width, to + 1);
+            next += width;
         }
-        parts.write(part, reader, data.data(), base, mine.data(), mine.size(), batches, first);
+    }
+    if (!count)
+        throw std::invalid_argument("there is no sample");
+    all.time_ns.resize(count);
+    all.delay_ns.resize(count);
+    all.flow_key.resize(count);
+    all.leg.resize(count);
+    all.tag.resize(width ? count : 0);
+    all.words.resize(count * width);
+    crew.run([this](unsigned part) {
+        size_t to = 0;
+
+        for (unsigned before = 0; before < part; before++)
+            to += orders[before].ordered.size();
+        for (u32 number : orders[part].ordered) {
+            const Kept &one = numbered(part, number);
+
+            all.time_ns[to] = one.time_ns;
+            all.delay_ns[to] = one.delay_ns;
+            all.flow_key[to] = one.flow_key;
+            all.leg[to] = one.leg;
+            if (width) {
+                const u64 *words = known[one.flow_key >> 61].of(one.group);
+
+                all.tag[to] = words[0];
+                std::copy_n(words + 1, width, &all.words[to * width]);
+            }
+            to++;
+        }
     });
+    auto [first, last] = std::minmax_element(all.time_ns.begin(), all.time_ns.end());
+    return {*first, *last};
+}
+
+void Decoder::add_up(const Into &into)
+{
+    const u8 *leg = all.leg.data();
+    const u64 *tag = width ? all.tag.data() : nullptr;
+    const s64 *time_ns = all.time_ns.data(), *delay_ns = all.delay_ns.data();
+    auto delay_of = [delay_ns](size_t i) { return delay_ns[i] < 0 ? 0 : static_cast<u64>(delay_ns[i]); };
+
+    if (into.groups ? into.groups->words() != width : into.times || width)
+        throw std::invalid_argument("samples do not have the words of these groups");
+    nb::gil_scoped_release release;
+    crew.run([&](unsigned part) {
+        if (part == 0 && into.groups)
+            into.groups->add_each(count, all.words.data(), tag, leg, delay_ns, nullptr);
+        if (part == 0 && into.times)
+            for (size_t i = 0; i < count; i++)
+                if (into.legs >> (leg[i] & 1) & 1)
+                    into.times->add(tag[i], time_ns[i], delay_of(i), 1);
+        if (part + 1 == std::min(crew.size(), 2u)) {
+            if (into.connections)
+                into.connections->add_each(
+                    count, [](size_t i) { return i; }, all.flow_key.data(), time_ns, leg, delay_ns, nullptr, tag);
+            if (into.timeline)
+                for (size_t i = 0; i < count; i++) {
+                    Distribution &mine = into.timeline[leg[i] & 1];
+
+                    wl_distribute(mine.weights, mine.squares, &mine.sums, delay_of(i), 1);
+                }
+        }
+    });
+}
+
+void Decoder::write_samples(Room<s64> time_ns, Room<s64> delay_ns, Room<u8> leg) const
+{
+    if (std::min({time_ns.shape(0), delay_ns.shape(0), leg.shape(0)}) < count)
+        throw std::invalid_argument("there must be room for each sample");
+    std::copy_n(all.time_ns.data(), count, time_ns.data());
+    std::copy_n(all.delay_ns.data(), count, delay_ns.data());
+    std::copy_n(all.leg.data(), count, leg.data());
 }
 
 size_t Decoder::row_count() const
@@ -186,20 +289,38 @@ void add_decoder(nb::module_ &m)
         .def(
             "decode",
             [](Decoder &decoder, Reader &reader, const Bytes &data, size_t start, size_t stop, bool all, bool sharded, bool keep,
-                s64 until_ns, size_t most, u32 legs, s64 least_ns) {
-                return decoder.decode(reader, data, start, stop, {all, sharded, keep, until_ns, most, legs, least_ns});
+                u32 words, bool by_source, s64 until_ns, size_t most, u32 legs, s64 least_ns) {
+                return decoder.decode(
+                    reader, data, start, stop, {all, sharded, keep, words, by_source, until_ns, most, legs, least_ns});
             },
-            "reader"_a, "data"_a, "start"_a, "stop"_a, "all"_a, "sharded"_a, "keep"_a, "until_ns"_a, "most"_a, "legs"_a,
-            "least_ns"_a,
+            "reader"_a, "data"_a, "start"_a, "stop"_a, "all"_a, "sharded"_a, "keep"_a, "words"_a, "by_source"_a, "until_ns"_a,
+            "most"_a, "legs"_a, "least_ns"_a,
             "Decode a part of a block, up to a record that changes how the next are read, or to a packet at until_ns or later. "
             "Returns the packets.")
         .def("proceed", &Decoder::proceed, "reader"_a,
             "Take in what ended the decoding. Returns (stopped at, status, size of the next record, whether until_ns was reached).")
         .def("write_slowest", &Decoder::write_slowest, "reader"_a, "base"_a, "memory"_a, "delay_ns"_a, "leg"_a, "kind"_a,
             "Fill a batch with the slowest samples. Returns how many there are.")
-        .def("write_samples", &Decoder::write_samples, "reader"_a, "base"_a, "memory"_a, "delay_ns"_a, "leg"_a, "kind"_a,
-            "Fill batches with all samples, in the order of the file.")
-        .def_prop_ro("samples", &Decoder::samples, "How many samples were kept.")
+        .def(
+            "put_in_order", [](Decoder &decoder) { return decoder.put_in_order(); },
+            "Put the samples that were kept into the order of the file. Returns how many there are, and the groups of how many are "
+            "not known.")
+        .def("write_fresh", &Decoder::write_fresh, "reader"_a, "memory"_a, "leg"_a,
+            "Fill batches with the rows of samples whose groups are not known, without number and offset, and their legs.")
+        .def("gather", &Decoder::gather, "found"_a, "key_words"_a,
+            "Take in the words of these groups, of which the first ones are the key. Returns the times of the first and the last "
+            "sample.")
+        .def(
+            "add_up",
+            [](Decoder &decoder, Groups *groups, GroupTimes *times, u32 legs, ConnectionSums *connections, Room<u64> timeline) {
+                if (timeline.shape(0) && timeline.shape(0) != 2 * distribution_words)
+                    throw std::invalid_argument("a timeline has two distributions");
+                decoder.add_up({groups, times, legs, connections,
+                    timeline.shape(0) ? reinterpret_cast<Distribution *>(timeline.data()) : nullptr});
+            },
+            "groups"_a.none(), "times"_a.none(), "legs"_a, "connections"_a.none(), "timeline"_a,
+            "Add all samples, in the order of the file; those of these legs to the times of groups.")
+        .def("write_samples", &Decoder::write_samples, "time_ns"_a, "delay_ns"_a, "leg"_a, "Fill in all samples.")
         .def_prop_ro(
             "changes", [](const Decoder &decoder) { return decoder.parts.changes(); },
             "Whether what ended the decoding changes the reader.")

@@ -159,26 +159,21 @@ class Match {
         return samples;
     }
 
-    /* Match decoded rows; threads take shards until none is left. Delays are added to the tallies, one for each thread. */
+    /* Match decoded rows. Each thread takes the same shards as before, whose tables may be in its caches, and then any that is
+     * left. Delays are added to the tallies, one for each thread. */
     void observe_rows(Decoder &decoder, const std::vector<Tally *> &tallies)
     {
-        std::atomic<size_t> next = 0;
+        std::atomic<bool> taken[shards] = {};
+        unsigned threads = decoder.crew.size();
 
-        if (tallies.size() != decoder.crew.size())
+        if (tallies.size() != threads)
             throw std::invalid_argument("there must be a tally for each thread");
         nb::gil_scoped_release release;
         decoder.crew.run([&](unsigned thread) {
-            Tally &tally = *tallies[thread];
-            Decoder::Slowest &slowest = decoder.by_thread[thread];
-
-            for (size_t shard = next++; shard < tables.size(); shard = next++)
-                for (unsigned part = 0; part < decoder.parts.size(); part++) {
-                    std::vector<Decoder::Slowest::Slow> &kept = decoder.kept[part * shards + shard];
-                    std::vector<Decoder::Slowest::Slow> mine = std::move(kept); /* lines of its own, while it grows */
-
-                    match_rows(decoder.parts.rows(part, shard), tables[shard], tally, slowest, decoder.keeps ? &mine : nullptr);
-                    kept = std::move(mine);
-                }
+            for (unsigned whose = 0; whose < threads; whose++)
+                for (size_t shard = (thread + whose) % threads; shard < tables.size(); shard += threads)
+                    if (!taken[shard].exchange(true))
+                        match_shard(decoder, shard, *tallies[thread], decoder.by_thread[thread]);
         });
     }
 
@@ -232,8 +227,23 @@ class Match {
         u8 places[ahead] = {}; /* in their sets, of the rows that are one to two steps ahead */
     };
 
-    static void match_rows(
-        const Parts::Rows &rows, Shard &table, Tally &tally, Decoder::Slowest &slowest, std::vector<Decoder::Slowest::Slow> *kept)
+    void match_shard(Decoder &decoder, size_t shard, Tally &tally, Decoder::Slowest &slowest)
+    {
+        for (unsigned part = 0; part < decoder.parts.size(); part++) {
+            std::vector<Decoder::Kept> &kept = decoder.kept[part * shards + shard];
+            std::vector<Decoder::Kept> mine = std::move(kept); /* lines of its own, while it grows */
+
+            match_rows(
+                decoder.parts.rows(part, shard), tables[shard], tally, slowest, [&](const wl_seen &packet, const wl_sample &found) {
+                    if (decoder.keeps)
+                        mine.push_back(decoder.keep(packet, found));
+                });
+            kept = std::move(mine);
+        }
+    }
+
+    template <typename Found>
+    static void match_rows(const Parts::Rows &rows, Shard &table, Tally &tally, Decoder::Slowest &slowest, const Found &found)
     {
         size_t count = rows.size();
         Ahead next_rows;
@@ -248,8 +258,7 @@ class Match {
                 continue;
             tally.add(packet.time_ns, packet.flow_key, sample.leg, sample.delay_ns);
             slowest.offer(sample.delay_ns, packet.place, sample.leg, sample.kind);
-            if (kept)
-                kept->push_back({sample.delay_ns, packet.place, sample.leg, sample.kind});
+            found(packet, sample);
         }
     }
 

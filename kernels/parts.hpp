@@ -113,6 +113,27 @@ class Parts {
         }
     }
 
+    /* The same for any records, without their numbers and offsets. */
+    template <typename Place>
+    void write_at(unsigned part, Reader &reader, const u8 *begin, const std::vector<Place> &places,
+        const std::vector<Columns *> &batches, size_t row) const
+    {
+        Frames::Counts counts = {};
+        wl_file reading = before;
+        wl_record record = {};
+        wl_row found;
+
+        counts.timed = true;
+        for (const Place &one : places) {
+            wl_next(&reading, begin + one.place, parts[part].end, &record);
+            const Reader::Interface &interface = reader.interfaces[record.interface];
+
+            reader.frames.wanted(record, interface.description.link, counts, interface.program, &found);
+            batches[row / batch_rows]->write(row % batch_rows, found, record, 0, 0);
+            row++;
+        }
+    }
+
     /* Whether what ended the decoding changes the reader. */
     bool changes() const
     {

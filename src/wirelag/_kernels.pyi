@@ -117,7 +117,16 @@ class ConnectionSums:
     def merge(self, other: ConnectionSums) -> None: ...
     def merge_rows(self, rows: npt.NDArray[np.uint64], bits: int, level: int, first: int, last: int) -> None: ...
     def keep(self, tags: npt.NDArray[np.uint64], other: int) -> None: ...
-    def rows(self, out: npt.NDArray[np.uint64]) -> None: ...
+    def rows(self, out: npt.NDArray[np.uint64], by_tag: bool = False) -> None: ...
+    @staticmethod
+    def by_crowd_and_time(
+        rows: npt.NDArray[np.uint64],
+        legs: int,
+        crowd_sums: npt.NDArray[np.float64],
+        crowd_sizes: npt.NDArray[np.float64],
+        slot_sums: npt.NDArray[np.float64],
+        slot_sizes: npt.NDArray[np.float64],
+    ) -> None: ...
     def __len__(self) -> int: ...
     @property
     def level(self) -> int: ...
@@ -286,6 +295,8 @@ class Decoder:
         all: bool,
         sharded: bool,
         keep: bool,
+        words: int,
+        by_source: bool,
         until_ns: int,
         most: int,
         legs: int,
@@ -301,17 +312,20 @@ class Decoder:
         leg: npt.NDArray[np.uint8],
         kind: npt.NDArray[np.uint8],
     ) -> int: ...
-    def write_samples(
+    def put_in_order(self) -> tuple[int, int]: ...
+    def write_fresh(self, reader: Reader, memory: list[npt.NDArray[np.uint8]], leg: npt.NDArray[np.uint8]) -> None: ...
+    def gather(self, found: npt.NDArray[np.uint64], key_words: int) -> tuple[int, int]: ...
+    def add_up(
         self,
-        reader: Reader,
-        base: int,
-        memory: list[npt.NDArray[np.uint8]],
-        delay_ns: npt.NDArray[np.int64],
-        leg: npt.NDArray[np.uint8],
-        kind: npt.NDArray[np.uint8],
+        groups: Groups | None,
+        times: GroupTimes | None,
+        legs: int,
+        connections: ConnectionSums | None,
+        timeline: npt.NDArray[np.uint64],
     ) -> None: ...
-    @property
-    def samples(self) -> int: ...
+    def write_samples(
+        self, time_ns: npt.NDArray[np.int64], delay_ns: npt.NDArray[np.int64], leg: npt.NDArray[np.uint8]
+    ) -> None: ...
     @property
     def changes(self) -> bool: ...
     @property

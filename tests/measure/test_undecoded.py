@@ -41,6 +41,8 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"by": "server", "interval": "1s", "charts": True},
     {"by": "flow", "interval": "70ms", "leg": "both", "group_memory": "1MiB", "filter": "tcp"},
     {"samples": True, "table_memory": "40KiB", "interval": "5s"},
+    {"by": "subnet", "ipv4_prefix": 28, "charts": True},
+    {"by": "port", "leg": "mixed", "interval": "300ms", "retransmitted": "first"},
 )
 SECOND = 10**9
 
@@ -150,6 +152,15 @@ def test_info_of_more_packets_than_it_tries_commands_on(capture: Path, monkeypat
     by_batches = info(capture, cores=1).to_dict()
     assert told == [by_batches] * 3
     assert by_batches["packets"] == sum(by_batches["kinds"].values()) == 4_000
+
+
+def test_groups_of_more_flows_than_are_remembered(tmp_path: Path) -> None:
+    """Beyond 4,096 of a shard all are forgotten, and their addresses are looked up again."""
+    path = tmp_path / "flows.pcap"
+    write_simulation(simulate(Scenario(packets=80_000, dns=1.0)), path)
+    alone = by_batches(path, by="server")
+    assert all(answer(path, cores, by="server") == alone for cores in (1, 2))
+    assert len(json.loads(alone)[0]["groups"]) == 40  # two addresses for each server
 
 
 @pytest.mark.usefixtures("short_blocks")

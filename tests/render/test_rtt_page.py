@@ -37,7 +37,7 @@ from wirelag.estimators.matchers import MATCHERS
 from wirelag.measure.loop import cut
 from wirelag.measure.result import Entry
 from wirelag.packets.intervals import Interval
-from wirelag.render.html.charts import over_time, rounded
+from wirelag.render.html.charts import over_time, quantiles_of, rounded
 from wirelag.render.html.frame import SCRIPTS
 from wirelag.render.html.page import Page, View, render
 from wirelag.render.rtt import parts_over_time
@@ -177,7 +177,8 @@ def test_bands_are_the_intervals_of_the_rows(made: Made, tmp_path: Path) -> None
     page = tmp_path / "bands.html"
     printed = wirelag("rtt", made.capture, "--interval", "20s", "--html", page, "--format", "json")
     rows = [row["ci95"]["0.5"] for row in json.loads(printed)["intervals"] if "0.5" in row["ci95"]]
-    figure = over_time(*parts_over_time(rtt(made.capture, interval="20s"), "server"))
+    parts, intervals = parts_over_time(rtt(made.capture, interval="20s"), "server")
+    figure = over_time([when for when, _ in parts], quantiles_of(parts), intervals)
     assert rows
     median = figure["panels"][0]["series"][-1]
     assert median["name"] == "p50"

@@ -99,8 +99,8 @@ class MatchRows:
 
     def cut(self, interval: Interval) -> Samples:
         """The samples whose response came in this interval; requests without a response stay."""
-        whole, counted = Samples(), _counts(self._kernel)
-        for samples in self._samples:
+        (whole, *others), counted = self._samples, _counts(self._kernel)
+        for samples in others:
             whole.merge(samples)
         whole.count(**{name: n - self._counted[name] for name, n in counted.items()})
         self._counted = counted

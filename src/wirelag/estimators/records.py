@@ -1,13 +1,15 @@
 """A meter for records that are not decoded yet: threads decode them into rows, which a method takes without batches.
 
-Law: what the method finds is what it finds in packet batches. Rows of the slowest samples, or of all if somebody
-asks, are decoded once more, and handed on in the order of the file. A method that works apart takes the rows of one
-block while the next one is decoded. Memory: rows and samples of two blocks of records (`capture.undecoded`).
+Law: what the method finds is what it finds in packet batches. If somebody asks, all samples are added up in the order
+of the file, by group, time and connection. Rows of the slowest samples are decoded once more, and those of the first
+sample of each flow, for its group. A method that works apart takes the rows of one block while the next one is decoded.
+Memory: rows and samples of two blocks of records (`capture.undecoded`), and the groups of some 33,000 flows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -20,16 +22,21 @@ from wirelag.estimators.matchers import MATCHERS
 from wirelag.packets.batch import Block, PacketBatch
 from wirelag.packets.filters import EARLIEST_NS, LATEST_NS
 from wirelag.packets.intervals import Interval
-from wirelag.synopses.samples import LEGS, MIXED, SampleBatch, Sink
+from wirelag.synopses.samples import LEGS, MIXED, SampleBatch
 
 if TYPE_CHECKING:
     from wirelag.capture.undecoded import Records
+    from wirelag.synopses.connections import Connections
+    from wirelag.synopses.group_delays import GroupDelays
+    from wirelag.synopses.group_times import GroupTimes
     from wirelag.synopses.slowest import Slowest
+    from wirelag.synopses.timeline import Timeline
 
 MOST_THREADS: Final = 16  # each keeps samples and rows of its own
 _NO_BYTES: Final = np.empty(0, np.uint8)
+_NO_WORDS: Final = np.empty(0, np.uint64)
 
-Memory = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
 Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
 """Delays in ns, legs and kinds of samples."""
 
@@ -45,8 +52,21 @@ class RowsMeter(Protocol):
         """Take what was decoded last, of this number of packets."""
 
 
+@dataclass(slots=True)
+class Into:
+    """What all samples are added to, beside the synopsis of the method. Times are those of groups."""
+
+    groups: GroupDelays | None = None
+    times: GroupTimes | None = None
+    connections: Connections | None = None
+    timeline: Timeline | None = None
+
+    def __bool__(self) -> bool:
+        return any(one is not None for one in (self.groups, self.connections, self.timeline))
+
+
 class RecordsMeter:
-    """Decodes records, and hands them to a method's meter. A `sink` gets all samples, in memory of `take`."""
+    """Decodes records, and hands them to a method's meter."""
 
     def __init__(
         self,
@@ -54,15 +74,15 @@ class RecordsMeter:
         threads: int,
         slowest: Slowest,
         leg: str = MIXED,
-        sink: Sink | None = None,
-        take: Callable[[], Memory] | None = None,
+        into: Into | None = None,
     ) -> None:
         apart = threads > 1 and meter.apart
-        self._meter, self._sink, self._take = meter, sink, take
+        self._meter, self._into = meter, into or Into()
+        groups = self._into.groups
+        self._words, self._by_source = (0, False) if groups is None else (groups.name_words, groups.by_source)
         self._decoders = [_kernels.Decoder(threads - 1) for _ in range(2)] if apart else [_kernels.Decoder(threads)]
         self._next = cycle(self._decoders)
         self._measuring = Later() if apart else None
-        self._telling = Later() if sink is not None and threads > 1 else None
         self._slowest, self._legs = slowest, 1 << LEGS.index(leg) if leg in LEGS else 3
         rows = _kernels.BATCH_ROWS
         self._memory = np.empty(_kernels.BATCH_BYTES, np.uint8)
@@ -82,30 +102,23 @@ class RecordsMeter:
                 if interval_ns is None or edge_ns is None:
                     continue
                 if now is not None:
-                    self._finish()
+                    if self._measuring is not None:
+                        self._measuring.finish()
                     yield now
                 now = Interval(edge_ns // interval_ns * interval_ns, (edge_ns // interval_ns + 1) * interval_ns)
                 until_ns = min(now.end_ns, LATEST_NS)
-        self._end()
+        if self._measuring is not None:
+            self._measuring.end()
         if now is not None or interval_ns is None:
             yield now or Interval(0, 0)
-
-    def _finish(self) -> None:
-        for later in (self._measuring, self._telling):
-            if later is not None:
-                later.finish()
-
-    def _end(self) -> None:
-        for later in (self._measuring, self._telling):
-            if later is not None:
-                later.end()
 
     def _measure(self, records: Records, until_ns: int) -> int | None:
         """Decode and measure records; what does not end in them stays. Returns the time of a packet that ended it."""
         meter, decoder, slowest = self._meter, next(self._next), self._slowest
         packets = decoder.decode(
             records.reader, records.data, records.start, records.stop, meter.all_rows, meter.sharded,
-            self._sink is not None, until_ns, slowest.most, self._legs, slowest.least_ns,
+            bool(self._into), self._words, self._by_source,
+            until_ns, slowest.most, self._legs, slowest.least_ns,
         )  # fmt: skip
         if self._measuring is None:
             self._take_rows(decoder, packets, records.name, records.reader, records.base)
@@ -122,29 +135,48 @@ class RecordsMeter:
         self._meter.observe_rows(decoder, packets)
         if slow := decoder.write_slowest(reader, base, self._memory, *self._found):
             batch = PacketBatch.in_memory(self._memory, slow, (Block(name, base, _NO_BYTES),))
-            self._slowest.of_leg(MIXED, batch, _samples(self._found, slice(0, slow)))
-        if count := decoder.samples:
-            self._tell(decoder, count, name, reader, base)
+            self._slowest.of_leg(MIXED, batch, _samples(self._found, slow))
+        if self._into:
+            self._add_up(decoder, reader)
 
-    def _tell(self, decoder: _kernels.Decoder, count: int, name: str, reader: _kernels.Reader, base: int) -> None:
-        """Hand all samples to the sink."""
-        assert self._sink is not None
-        assert self._take is not None
-        memory = [self._take() for _ in range(0, count, _kernels.BATCH_ROWS)]
-        found = np.empty(count, np.int64), np.empty(count, np.uint8), np.empty(count, np.uint8)
-        decoder.write_samples(reader, base, memory, *found)
-        for place, piece in enumerate(memory):
-            some = slice(place * _kernels.BATCH_ROWS, min((place + 1) * _kernels.BATCH_ROWS, count))
-            batch = PacketBatch.in_memory(piece, some.stop - some.start, (Block(name, base, _NO_BYTES),))
-            samples = _samples(found, some)
-            if self._telling is None:
-                self._sink(batch, samples)
+    def _add_up(self, decoder: _kernels.Decoder, reader: _kernels.Reader) -> None:
+        """Add all samples to what they are asked for."""
+        count, fresh = decoder.put_in_order()
+        if not count:
+            return
+        groups, times, timeline, slot = self._into.groups, self._into.times, self._into.timeline, _NO_WORDS
+        words = self._words_of(groups, decoder, fresh, reader) if fresh and groups is not None else _NO_WORDS
+        first_ns, last_ns = decoder.gather(words, 0 if groups is None else groups.key_words)
+        if timeline is not None:
+            memory = timeline.memory_of(first_ns, last_ns)
+            if memory is not None:
+                slot = memory
             else:
-                self._telling.leave(self._sink, batch, samples)
+                times_ns, delays_ns = np.empty(count, np.int64), np.empty(count, np.int64)
+                legs = np.empty(count, np.uint8)
+                decoder.write_samples(times_ns, delays_ns, legs)
+                timeline.add_times(times_ns, legs, delays_ns)
+        decoder.add_up(
+            None if groups is None else groups.kernel,
+            None if times is None else times.kernel,
+            0 if times is None else times.legs,
+            None if self._into.connections is None else self._into.connections.taking(),
+            slot,
+        )
+
+    def _words_of(self, groups: GroupDelays, decoder: _kernels.Decoder, count: int, reader: _kernels.Reader) -> Words:
+        """The words of groups that are not known, from the rows of samples in them."""
+        size, found, legs = _kernels.BATCH_ROWS, np.empty((count, self._words), np.uint64), np.empty(count, np.uint8)
+        memory = [self._memory, *(np.empty(_kernels.BATCH_BYTES, np.uint8) for _ in range(size, count, size))]
+        decoder.write_fresh(reader, memory, legs)
+        for place, piece in enumerate(memory):
+            some = slice(place * size, min((place + 1) * size, count))
+            batch = PacketBatch.in_memory(piece, some.stop - some.start)
+            found[some] = groups.words(batch, np.arange(len(batch)), legs[some])
+        return found.reshape(-1)
 
 
-def _samples(found: Found, some: slice) -> SampleBatch:
-    """Some of these samples, of the first rows of a batch, one each."""
+def _samples(found: Found, count: int) -> SampleBatch:
+    """The first of these samples, of the first rows of a batch, one each."""
     delays_ns, legs, kinds = found
-    rows = np.arange(some.stop - some.start, dtype=np.uint32)
-    return SampleBatch(rows, delays_ns[some], legs[some], MATCHERS, kinds[some])
+    return SampleBatch(np.arange(count, dtype=np.uint32), delays_ns[:count], legs[:count], MATCHERS, kinds[:count])

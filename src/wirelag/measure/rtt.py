@@ -278,7 +278,7 @@ def measure_rtt(
 ) -> RttResult:
     """The same, with checked settings."""
     from wirelag.capture.source import Listening
-    from wirelag.measure.rtt_heard import Heard, timed
+    from wirelag.measure.rtt_heard import Heard
 
     heard = Heard.fresh(settings, charts, slowest=not isinstance(packets, Listening))
     with ExitStack() as stack:
@@ -294,10 +294,11 @@ def measure_rtt(
             from wirelag.measure.points import own_file
 
             sinks.append(stack.enter_context(SampleFile(own_file(samples, packets.names))).add)
-        own = timed(settings, sinks) if charts else None
-        cuts = heard.cuts_of(packets, settings, sinks, progress, batches=not isinstance(samples, bool))
+        if charts:
+            heard.time_groups(settings)
+        cuts = heard.cuts_of(packets, settings, sinks, progress)
         result = measured(cuts, heard, packets, settings)
-    result.samples, result.group_times = kept, own
+    result.samples, result.group_times = kept, heard.times
     return told(result, packets, settings)
 
 
@@ -338,16 +339,17 @@ class _Entries:
         """An entry over all samples, or those of a group."""
         from wirelag.synopses.samples import LEGS as PLACES
 
+        by_leg = samples.by_leg()
         if connections is not None:
             delays = connections.distribution(samples.tag)
-            report = samples.report_of(delays, self._method, "round_trip", self.leg)
+        elif self.leg in by_leg:
+            delays = by_leg[self.leg]
         else:
             delays = samples.distribution(PLACES.index(self.leg) if self.leg in PLACES else None)
-            report = samples.report(self._method, "round_trip", self.leg)
+        report = samples.report_of(delays, by_leg, self._method, "round_trip", self.leg)
         entry = Entry(scope, key, report, delays)
-        for place, name in enumerate(PLACES):
-            if name in report.details["legs"]:
-                entry.legs[name] = Entry(scope, key, self._of_leg(report, name), samples.distribution(place))
+        for name, of_leg in by_leg.items():
+            entry.legs[name] = Entry(scope, key, self._of_leg(report, name), of_leg)
         return entry
 
     def _of_leg(self, report: Report, name: str) -> Report:

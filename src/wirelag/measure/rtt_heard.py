@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wirelag.capture.undecoded import Records, Undecoded
     from wirelag.estimators.fridge import FridgeMeter
     from wirelag.estimators.match import MatchMeter
+    from wirelag.estimators.records import Into
     from wirelag.measure.points import Progress
     from wirelag.measure.rtt import RttSettings
     from wirelag.packets.batch import PacketBatch
@@ -32,17 +33,6 @@ Cut: TypeAlias = "tuple[Interval, Samples, Connections | None]"
 """The samples of an interval, and its connections where these are told of each interval."""
 
 
-def timed(settings: RttSettings, sinks: list[Sink]) -> GroupTimes | None:
-    """What keeps the delays of groups over time, among the sinks; None without groups."""
-    if settings.groups.by is None:
-        return None
-    from wirelag.synopses.group_times import GroupTimes
-
-    times = GroupTimes(settings.ranked)
-    sinks.append(times.add)
-    return times
-
-
 class Heard:
     """What all samples are added to, beside the synopses of intervals."""
 
@@ -56,6 +46,7 @@ class Heard:
     ) -> None:
         self.groups, self.connections, self.slowest, self.timeline = groups, connections, slowest, timeline
         self._open = of_interval  # those of the open interval, if they are told
+        self.times: GroupTimes | None = None  # delays of groups over time
 
     @classmethod
     def fresh(cls, settings: RttSettings, charts: bool = False, slowest: bool = True) -> Heard:
@@ -74,66 +65,66 @@ class Heard:
             Connections() if both and settings.interval_ns else None,
         )
 
+    def time_groups(self, settings: RttSettings) -> None:
+        """Keep the delays of groups over time, too, here and not where parts are heard."""
+        if settings.groups.by is not None:
+            from wirelag.synopses.group_times import GroupTimes
+
+            self.times = GroupTimes(settings.ranked)
+
     def meter(self, settings: RttSettings, sinks: Sequence[Sink] = (), later: bool = False) -> MatchMeter | FridgeMeter:
         """A meter whose samples are added here, and to these sinks."""
         mine: list[Sink] = [partial(self.slowest.of_leg, settings.ranked)] if self.slowest.most else []
         mine += [self.timeline.add] if self.timeline else []
+        mine += [self.times.add] if self.times else []
         mine += [*sinks, self._keep] if self.connections is not None else sinks
         return replace(settings.estimator(later), sinks=tuple(mine)).meter("tap")
 
+    @property
+    def _taking(self) -> Connections | None:
+        """The connections that samples are added to."""
+        return self.connections if self._open is None else self._open
+
     def _keep(self, batch: PacketBatch, samples: SampleBatch) -> None:
-        into = self.connections if self._open is None else self._open
+        into = self._taking
         assert into is not None
         into.add(batch, samples)
 
     def cuts_of(
-        self, packets: Packets, settings: RttSettings, sinks: Sequence[Sink], progress: Progress, batches: bool = False
+        self, packets: Packets, settings: RttSettings, sinks: Sequence[Sink], progress: Progress
     ) -> Iterator[Cut]:
         """The same as `cuts`, with a meter of its own.
 
-        Packets of one file are decoded and matched at once, on all cores; but a fridge tells only totals like that.
-        `batches`: sinks get samples in the batches of a file, which do not depend on the number of cores.
+        Packets of one file are decoded and matched at once, on all cores; but a fridge tells only totals like that, and
+        sinks need batches.
         """
         from wirelag.capture.files import one_file
         from wirelag.capture.source import Listening
 
-        asked = sinks or self.timeline or self.groups is not None or self.connections is not None
-        at_once = not batches and (settings.method == "match" or not (asked or settings.interval_ns))
+        at_once = not sinks and (settings.method == "match" or not (self._into() or settings.interval_ns))
         if at_once and (file := one_file(packets)):
-            yield from self._undecoded(file, settings, self._tell([*sinks]) if asked else None, progress)
+            yield from self._undecoded(file, settings, progress)
             return
         meter = self.meter(settings, sinks, later=not isinstance(packets, Listening))
         yield from self.cuts(meter, progress(packets), settings)
 
-    def _tell(self, sinks: list[Sink]) -> Sink:
-        """What hands samples to groups and sinks."""
-        sinks = [self.timeline.add, *sinks] if self.timeline else sinks
-        sinks += [self._keep] if self.connections is not None else []
+    def _into(self) -> Into:
+        from wirelag.estimators.records import Into
 
-        def tell(batch: PacketBatch, samples: SampleBatch) -> None:
-            if self.groups is not None:
-                tags = self.groups.add(batch, samples.rows, samples.legs, samples.delays_ns)
-                samples = samples._replace(tags=tags)
-            for sink in sinks:
-                sink(batch, samples)
+        return Into(self.groups, self.times, self._taking, self.timeline)
 
-        return tell
-
-    def _undecoded(
-        self, file: CaptureFile, settings: RttSettings, sink: Sink | None, progress: Progress
-    ) -> Iterator[Cut]:
-        from wirelag import _kernels
-        from wirelag.capture.pcap import Pieces
+    def _undecoded(self, file: CaptureFile, settings: RttSettings, progress: Progress) -> Iterator[Cut]:
         from wirelag.capture.undecoded import Undecoded
         from wirelag.estimators.records import MOST_THREADS, RecordsMeter
 
         threads = min(settings.cores, MOST_THREADS)
-        rows, pieces = settings.estimator().rows_meter(threads), Pieces(_kernels.BATCH_BYTES)
-        meter = RecordsMeter(rows, threads, self.slowest, settings.ranked, sink, pieces.take)
+        rows, into = settings.estimator().rows_meter(threads), self._into()
+        meter = RecordsMeter(rows, threads, self.slowest, settings.ranked, into)
         shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
         for when in meter.intervals(shown(Undecoded(file, meter.read, threads)), settings.interval_ns):
             yield when, rows.cut(when), self._open
             self._next_interval()
+            into.connections = self._taking
 
     def cuts(
         self, meter: MatchMeter | FridgeMeter, batches: Iterable[PacketBatch], settings: RttSettings

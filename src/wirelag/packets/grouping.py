@@ -135,6 +135,11 @@ class Grouping:
         """How many words a row of `words` has: for most groups, the key is the name."""
         return _FLOW_WORDS if self.by == "flow" else self.key_words
 
+    @property
+    def by_source(self) -> bool:
+        """What decides the words of a flow's packets: which end sent them, or which one is the server."""
+        return self.by in ("subnet", "prefix", "dscp")
+
     def _unique(self, words: Ints) -> tuple[Ints, Ints, Ints]:
         """Distinct keys, the first row of each, and the key of each row."""
         keys = words[:, : self.key_words]

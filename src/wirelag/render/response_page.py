@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.packets.intervals import Interval
-from wirelag.render.html.charts import Intervals, Parts
+from wirelag.render.html.charts import Intervals, Own, Parts, quantiles_of
 from wirelag.render.html.oneway_charts import MOST_PARTS, SpanEntry
 from wirelag.render.html.page import MOST_BARS, Page, View
 from wirelag.render.html.response import ResponsePage, render_pairs, render_response
@@ -84,7 +84,7 @@ def _of_exchanges(result: ResponseResult) -> str:
     )
 
 
-def _own(result: ResponseResult, shown: Collection[str]) -> Callable[[Entry], Parts] | None:
+def _own(result: ResponseResult, shown: Collection[str]) -> Callable[[Entry], Own | None] | None:
     """The response times over time of a group that is shown."""
     found, times = result.found, [when for when, _ in parts_of(result)]
     if not isinstance(found, Exchanges) or not times or not result.by:
@@ -92,11 +92,15 @@ def _own(result: ResponseResult, shown: Collection[str]) -> Callable[[Entry], Pa
     groups = {key: part.single for key, part in found.groups(result.by) if key in shown}
     length_ns = times[0].length_ns
 
-    def own(entry: Entry) -> Parts:
+    def own(entry: Entry) -> Own | None:
         if (part := groups.get(entry.key)) is None:
-            return ()
+            return None
         delays_ns, places = np.maximum(part.response_ns, 0), part.times_ns // length_ns
-        return [(when, _of(delays_ns[places == when.start_ns // length_ns])) for when in times]
+        parts = [(when, _of(delays_ns[places == when.start_ns // length_ns])) for when in times]
+        whole = Distribution()
+        for _, delays in parts:
+            whole.merge(delays)
+        return Own(times, quantiles_of(parts), whole)
 
     return own
 

@@ -21,7 +21,7 @@ from wirelag.stats.distribution import Distribution
 if TYPE_CHECKING:
     from wirelag.measure.result import Entry
     from wirelag.measure.rtt import RttResult
-    from wirelag.render.html.charts import Intervals, Parts
+    from wirelag.render.html.charts import Intervals, Own, Parts
     from wirelag.report import Report
     from wirelag.synopses.group_times import GroupTimes
 
@@ -114,6 +114,13 @@ def page(result: RttResult) -> str:
     )
 
 
-def _own(times: GroupTimes) -> Callable[[Entry], Parts]:
+def _own(times: GroupTimes) -> Callable[[Entry], Own | None]:
     """The delays of a group over time."""
-    return lambda entry: () if entry.tag is None else times.parts(entry.tag)
+    from wirelag.render.html.charts import QUANTILES, Own
+
+    def own(entry: Entry) -> Own | None:
+        if entry.tag is None or (found := times.of(entry.tag)) is None:
+            return None
+        return Own(found.when, {q: found.quantiles_ns(float(q)) for q in QUANTILES}, found.whole)
+
+    return own

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -136,14 +136,27 @@ def _sums_of(one: Distribution, other: Distribution) -> npt.NDArray[np.uint64]:
     return np.array([*sums, smallest, largest], np.uint64)
 
 
+class _Held(NamedTuple):
+    """What several figures of the same delays need: bins that hold any, and what their middles say."""
+
+    bins: Ints
+    weights: npt.NDArray[np.uint64]
+    squares: npt.NDArray[np.uint64]
+    apart_ns: npt.NDArray[np.float64]  # from the mean
+    effective: float
+    mean_error_ns: float | None
+    std_ns: float
+
+
 class Distribution:
     """Delays, each with a weight: how many it represents (1, or more if a method samples)."""
 
-    __slots__ = ("_memory", "_ranked", "_sums", "bins", "certainty", "squares", "weights")
+    __slots__ = ("_memory", "_ranked", "_read", "_sums", "bins", "certainty", "squares", "weights")
 
     def __init__(self, memory: npt.NDArray[np.uint64] | None = None) -> None:
         self._memory = np.zeros(WORDS, np.uint64) if memory is None else memory
         self._ranked: tuple[int, RankedBins] | None = None  # and the number of samples then
+        self._read: tuple[int, _Held] | None = None  # the same
         self.bins = _EVERY_BIN  # whose weights follow
         self.certainty: Certainty | None = None  # from how delays vary; None: they are independent
         self.weights = self._memory[:BINS]
@@ -247,8 +260,21 @@ class Distribution:
     @property
     def effective_samples(self) -> float:
         """The effective sample size: equally weighted samples with the same precision (Kish)."""
-        squares = int(self.squares.sum())
-        return self.weight**2 / squares if squares else 0.0
+        return self._held().effective if self.samples else 0.0
+
+    def _held(self) -> _Held:
+        """The bins that hold delays, of which there are some."""
+        samples = self.samples
+        if self._read is None or self._read[0] != samples:
+            held, weight, mean_ns = np.flatnonzero(self.weights), self.weight, self.mean_ns or 0.0
+            bins, weights, squares = self.bins[held], self.weights[held], self.squares[held]
+            apart_ns, sum_squares, error = MIDDLES_NS[bins] - mean_ns, int(squares.sum()), None
+            if samples > 1 and weight:
+                # The spread within bins is lost in their middles: at most 0.4% of it.
+                error = math.sqrt(float((squares * apart_ns**2).sum()) * samples / (samples - 1)) / weight
+            effective = weight**2 / sum_squares if sum_squares else 0.0
+            self._read = samples, _Held(bins, weights, squares, apart_ns, effective, error, self.std_ns or 0.0)
+        return self._read[1]
 
     def quantile_ns(self, q: float) -> float | None:
         """The delay below which a share of q lies (`place_of`, `halfway`)."""
@@ -277,38 +303,33 @@ class Distribution:
         Each sample counts with its weight w, W is their sum; the share F is a ratio, and its variance is the sum of
         w^2 (1[below] - F)^2, over W^2.
         """
-        weight, place = self.weight, self._bins_below(below)
-        share = float(self.weights[:place].sum()) / weight
-        inside, outside = float(self.squares[:place].sum()), float(self.squares[place:].sum())
+        held, weight = self._held(), self.weight
+        place = int(np.searchsorted(held.bins, below))
+        share = float(held.weights[:place].sum()) / weight
+        inside, outside = float(held.squares[:place].sum()), float(held.squares[place:].sum())
         return math.sqrt(inside * (1 - share) ** 2 + outside * share**2) / weight
 
     def follows_mean(self, below: int) -> float:
         """How much of the share of delays in bins below this one follows the mean: their squared correlation."""
-        place, mean_ns, std_ns = self._bins_below(below), self.mean_ns or 0.0, self.std_ns
-        share = float(self.weights[:place].sum()) / self.weight
-        if not std_ns or not 0 < share < 1:
+        held, weight = self._held(), self.weight
+        place = int(np.searchsorted(held.bins, below))
+        share = float(held.weights[:place].sum()) / weight
+        if not held.std_ns or not 0 < share < 1:
             return 1.0
-        held = np.flatnonzero(self.weights[:place])
-        together = float((self.weights[held] * (MIDDLES_NS[self.bins[held]] - mean_ns)).sum()) / self.weight
-        return min(1.0, together**2 / (share * (1 - share) * std_ns**2))
+        together = float((held.weights[:place] * held.apart_ns[:place]).sum()) / weight
+        return min(1.0, together**2 / (share * (1 - share) * held.std_ns**2))
 
     def mean_error_ns(self) -> float | None:
         """The standard error of the mean if samples are independent; None with fewer than two."""
-        if self.samples < 2 or self.mean_ns is None:
-            return None
-        held = np.flatnonzero(self.squares)  # a float's sum depends on zeros in between
-        spread = float((self.squares[held] * (MIDDLES_NS[self.bins[held]] - self.mean_ns) ** 2).sum())
-        # The spread within bins is lost in their middles: at most 0.4% of it.
-        return math.sqrt(spread * self.samples / (self.samples - 1)) / self.weight
+        return self._held().mean_error_ns if self.samples > 1 else None
 
     @property
     def skewness(self) -> float:
         """The skewness of the delays; 0 without any, or if they are equal."""
-        if not self.std_ns or self.mean_ns is None:
+        if not self.samples or not (held := self._held()).std_ns:
             return 0.0
-        held = np.flatnonzero(self.weights)
-        cubes = float((self.weights[held] * (MIDDLES_NS[self.bins[held]] - self.mean_ns) ** 3).sum()) / self.weight
-        return cubes / self.std_ns**3
+        cubes = float((held.weights * held.apart_ns**3).sum()) / self.weight
+        return cubes / held.std_ns**3
 
     def bin_at(self, q: float) -> int:
         """The bin in which a quantile lies."""

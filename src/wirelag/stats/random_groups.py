@@ -65,12 +65,6 @@ def _of_held(shape: tuple[int, ...], held: Ints, values: Ints) -> RandomGroups:
     return RandomGroups(weights)
 
 
-def crowds_of(flow_keys: Ints) -> Ints:
-    """The group of each connection: the upper bits of its flow key (kernels/distribution.h)."""
-    found: Ints = flow_keys >> np.uint64(64 - (CROWDS - 1).bit_length())
-    return found
-
-
 def between(totals: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64], alone: float) -> Error | None:
     """The error of sum(totals) / sum(sizes), a ratio of two sums over groups that differ; None if there are too few.
 

@@ -23,9 +23,9 @@ from wirelag.stats.certainty import Certainty, Effect, Sources
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.distributions import Distributions
 from wirelag.stats.over_time import FEWEST_DELAYS, over_time
-from wirelag.stats.random_groups import between, crowds_of
+from wirelag.stats.random_groups import CROWDS, between
 from wirelag.stats.time_slots import SLOTS
-from wirelag.synopses.samples import LEGS, SampleBatch
+from wirelag.synopses.samples import SampleBatch
 
 MOST: Final = 1 << 18
 LEFT_OUT: Final = "there are too many connections: how the delays of these vary was not kept"
@@ -41,8 +41,7 @@ class Connections:
 
     def __init__(self, most: int = MOST) -> None:
         self._most, self._kernel = most, _kernels.ConnectionSums(most)
-        self._sorted: Rows | None = None  # by flow key, tag and stretch
-        self._grouped: tuple[Rows, Rows, Rows] | None = None  # the same by tag
+        self._grouped: tuple[Rows, Rows, Rows] | None = None  # rows by tag
 
     def __getstate__(self) -> tuple[Any, ...]:
         kernel, rows = self._kernel, np.empty(len(self._kernel) * _kernels.CONNECTION_ROW_WORDS, np.uint64)
@@ -56,8 +55,7 @@ class Connections:
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Add the samples of a packet batch."""
-        self._sorted = None
-        self._kernel.add(
+        self.taking().add(
             np.ascontiguousarray(packets.flow_key),
             np.ascontiguousarray(packets.time_ns),
             np.ascontiguousarray(samples.rows, np.uint32),
@@ -67,24 +65,24 @@ class Connections:
             _NO_TAGS if samples.tags is None else samples.tags,
         )
 
+    def taking(self) -> _kernels.ConnectionSums:
+        """The kernel, which is about to take more."""
+        self._grouped = None
+        return self._kernel
+
     def merge(self, other: Connections) -> None:
         """Add the connections of another."""
-        self._sorted = None
-        self._kernel.merge(other._kernel)
+        self.taking().merge(other._kernel)
 
     def keep(self, tags: Rows) -> None:
         """Count connections of all groups but these to "other"."""
-        self._sorted = None
-        self._kernel.keep(np.sort(tags), OTHER)
+        self.taking().keep(np.sort(tags), OTHER)
 
-    def rows(self) -> Rows:
-        """Flow key, tag, stretch, then sum and weight of each leg, in this order."""
-        if self._sorted is None:
-            rows = np.empty((len(self._kernel), _kernels.CONNECTION_ROW_WORDS), np.uint64)
-            self._kernel.rows(rows.reshape(-1))
-            self._sorted = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
-            self._grouped = None
-        return self._sorted
+    def rows(self, by_tag: bool = False) -> Rows:
+        """Flow key, tag, stretch, then sum and weight of each leg, in this order; or by tag first."""
+        rows = np.empty((len(self._kernel), _kernels.CONNECTION_ROW_WORDS), np.uint64)
+        self._kernel.rows(rows.reshape(-1), by_tag)
+        return rows
 
     def distribution(self, tag: int | None = None) -> Distribution:
         """The round trips of connections, of all or of one group's."""
@@ -116,9 +114,8 @@ class Connections:
 
     def _in_groups(self) -> tuple[Rows, Rows, Rows]:
         """The rows in order of their tags, the tags, and where the rows of each begin and end."""
-        rows = self.rows()
         if self._grouped is None:
-            rows = rows[np.argsort(rows[:, 1], kind="stable")]
+            rows = self.rows(by_tag=True)
             tags, starts, _ = distinct(rows[:, 1])
             self._grouped = rows, tags, np.append(starts, len(rows))
         return self._grouped
@@ -127,34 +124,20 @@ class Connections:
         """How much the delays of a group's leg, or of both as one, vary between connections and over time."""
         if delays.samples < FEWEST_DELAYS:  # then there is no interval, and of a million groups most are small
             return Sources(None, Effect.of_time(None, delays))
-        rows, sums, sizes = _of_leg(self._of(tag), leg)
-        if not len(rows):
+        wanted = 3 if leg is None else 1 << leg
+        connections, stretches = (np.zeros(CROWDS), np.zeros(CROWDS)), (np.zeros(SLOTS), np.zeros(SLOTS))
+        self._kernel.by_crowd_and_time(self._of(tag).reshape(-1), wanted, *connections, *stretches)
+        crowds = connections[1] > 0
+        size = float(connections[1].sum())
+        if not size:
             return Sources(None, Effect(None, delays, unknown=LEFT_OUT))
         # Not all connections are here if they are sampled, and more delays than the group's if it was kept late.
-        scale = math.sqrt(float(sizes.sum()) / float(delays.weight)) if delays.weight else 0.0
-        connections = _summed(crowds_of(rows[:, 0]), sums, sizes)
-        stretches = _summed(rows[:, 2] >> np.uint64(_folds(rows[:, 2])), sums, sizes)
+        scale = math.sqrt(size / float(delays.weight)) if delays.weight else 0.0
         alone = (delays.mean_error_ns() or 0.0) / max(scale, 1e-9)
-        levels = between(*connections, alone)
+        levels = between(connections[0][crowds], connections[1][crowds], alone)
         over = over_time(*stretches, delays.samples)
         of_connections = None if levels is None else (levels[0] * scale, levels[1])
         return Sources(Effect(of_connections, delays), Effect.of_time(over, delays, scale))
-
-
-def _of_leg(rows: Rows, leg: int | None) -> tuple[Rows, Rows, Rows]:
-    """The rows with delays of a leg, or of any, and the sum and weight of these."""
-    columns = [_KEYS + 2 * one for one in (range(len(LEGS)) if leg is None else [leg])]
-    sums, sizes = (rows[:, [at + i for at in columns]].astype(np.float64).sum(axis=1) for i in (0, 1))
-    held = sizes > 0
-    return rows[held], sums[held], sizes[held]
-
-
-def _folds(stretches: Rows) -> int:
-    """How many times stretches become twice as long so that a group has no more slots of time than a whole capture."""
-    first, last, folds = int(stretches.min()), int(stretches.max()), 0
-    while (last >> folds) - (first >> folds) >= SLOTS:
-        folds += 1
-    return folds
 
 
 def _summed(keys: Rows, sums: Rows, sizes: Rows) -> tuple[Rows, Rows]:

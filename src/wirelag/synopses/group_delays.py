@@ -62,17 +62,17 @@ class GroupDelays(Grouping):
     """A grouping that keeps the delays of its groups."""
 
     memory: int = 256 << 20
-    _kernel: _kernels.Groups = field(init=False, repr=False)
+    kernel: _kernels.Groups = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._kernel = _kernels.Groups(self.memory, self.key_words, self.name_words)
+        self.kernel = _kernels.Groups(self.memory, self.key_words, self.name_words)
 
     def anew(self) -> GroupDelays:
         """The same grouping without delays."""
         return GroupDelays(self.by, self.ipv4_prefix, self.ipv6_prefix, self.most, memory=self.memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        places, kernel = self.places()[: len(self)], self._kernel
+        places, kernel = self.places()[: len(self)], self.kernel
         records, other = self._records(places), np.empty(len(LEGS) * WORDS, np.uint64)
         ranks = np.empty(REGISTERS, np.uint8)
         kernel.other(other)
@@ -84,7 +84,7 @@ class GroupDelays(Grouping):
         """Add samples, and return the tag of each: a hash of its group's key."""
         tags = np.empty(len(rows), np.uint64)
         words = self.words(packets, rows, legs).reshape(-1)
-        self._kernel.add(words, legs, delays_ns, _NO_WEIGHTS if weights is None else weights, tags)
+        self.kernel.add(words, legs, delays_ns, _NO_WEIGHTS if weights is None else weights, tags)
         return tags
 
     def count(self, packets: PacketBatch) -> None:
@@ -125,25 +125,25 @@ class GroupDelays(Grouping):
 
     def merge(self, other: GroupDelays) -> None:
         """Add the delays of another."""
-        self._kernel.merge(other._kernel)
+        self.kernel.merge(other.kernel)
 
     def __len__(self) -> int:
-        return len(self._kernel)
+        return len(self.kernel)
 
     @property
     def bytes_used(self) -> int:
         """The memory that groups take so far, without what finds them."""
-        return self._kernel.bytes_used
+        return self.kernel.bytes_used
 
     @property
     def floor(self) -> int:
         """A group with more samples is kept."""
-        return self._kernel.floor
+        return self.kernel.floor
 
     @property
     def complete(self) -> bool:
         """Whether every group has all of its delays."""
-        return not self._kernel.left
+        return not self.kernel.left
 
     def groups(self) -> Iterator[Group]:
         """All groups in the order they came, then "other" if there is one."""
@@ -152,7 +152,7 @@ class GroupDelays(Grouping):
     def places(self) -> npt.NDArray[np.uint32]:
         """The place of each group in the order they came, then 0 if there is "other"."""
         places = np.zeros(len(self) + (not self.complete), np.uint32)
-        self._kernel.places(places[: len(self)])
+        self.kernel.places(places[: len(self)])
         return places
 
     def group(self, place: int) -> Group:
@@ -167,21 +167,21 @@ class GroupDelays(Grouping):
         """A row for each of these groups."""
         wanted = np.atleast_1d(np.asarray(places, np.uint32))
         records = np.empty((len(wanted), _kernels.GROUP_RECORD_WORDS), np.uint64)
-        self._kernel.records(wanted, records.reshape(-1))
+        self.kernel.records(wanted, records.reshape(-1))
         return records
 
     def _cells(self, places: int | npt.NDArray[np.uint32], records: npt.NDArray[np.uint64]) -> tuple[Ints, Ints, Ints]:
         """Leg * BINS + bin, weight and squares: those of one group after the other."""
         room = int((records[:, _CELLS] >> np.uint64(32)).sum())
         cells = np.empty(room, np.uint32), np.empty(room, np.uint64), np.empty(room, np.uint64)
-        self._kernel.cells(np.atleast_1d(np.asarray(places, np.uint32)), *cells)
+        self.kernel.cells(np.atleast_1d(np.asarray(places, np.uint32)), *cells)
         return cells
 
     def delays(self, place: int) -> tuple[Distribution, Distribution]:
         """The delays of a group, or of "other", by leg."""
         if not place:
             memory = np.zeros(len(LEGS) * WORDS, np.uint64)
-            self._kernel.other(memory)
+            self.kernel.other(memory)
             return Distribution(memory[:WORDS]), Distribution(memory[WORDS:])
         records = self._records(place)
         sums = records[0, _SAMPLES:].reshape(len(LEGS), _SUMS)
@@ -239,14 +239,14 @@ class GroupDelays(Grouping):
     def groups_in_other(self) -> int:
         """How many groups have delays in "other", estimated."""
         ranks = np.empty(REGISTERS, np.uint8)
-        self._kernel.ranks(ranks)
+        self.kernel.ranks(ranks)
         return distinct(ranks)
 
 
 def _saved(by: By, ipv4_prefix: int, ipv6_prefix: int, most: int, memory: int, saved: tuple[Any, ...]) -> GroupDelays:
     """The same groups again, from what they told."""
     found = GroupDelays(by, ipv4_prefix, ipv6_prefix, most, memory=memory)
-    found._kernel.merge_saved(*saved)
+    found.kernel.merge_saved(*saved)
     return found
 
 

@@ -8,6 +8,8 @@ groups that come when memory is full are left out, and `left_out` says so. Memor
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,6 +19,7 @@ from wirelag import _kernels
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
 from wirelag.stats.distribution import Distribution, bin_of
+from wirelag.stats.distributions import Distributions
 from wirelag.synopses.samples import LEGS, SampleBatch
 
 MOST_SLOTS: Final = 120
@@ -25,7 +28,6 @@ PER_OCTAVE: Final = 8
 BINS: Final = _kernels.EIGHTHS
 MIDDLES_NS: Final = np.rint(2.0 ** ((np.arange(BINS) + 0.5) / PER_OCTAVE)).astype(np.int64)
 _FINE: Final = np.array([bin_of(ns) for ns in MIDDLES_NS.tolist()])  # their bins in a distribution
-_APART: Final = 6 * PER_OCTAVE  # from here on no two of them are in one bin
 _NO_WEIGHTS: Final = np.empty(0, np.int64)
 
 
@@ -33,55 +35,61 @@ class GroupTimes:
     """A sink of samples that know their group. `leg`: whose samples count; neither leg: all do."""
 
     def __init__(self, leg: str = "") -> None:
-        self._legs = 1 << LEGS.index(leg) if leg in LEGS else 3
-        self._kernel = _kernels.GroupTimes(MOST_CELLS, MOST_SLOTS)
+        self.legs = 1 << LEGS.index(leg) if leg in LEGS else 3
+        self.kernel = _kernels.GroupTimes(MOST_CELLS, MOST_SLOTS)
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Take in samples."""
         if samples.tags is None:
             return
-        self._kernel.add(
+        self.kernel.add(
             np.ascontiguousarray(packets.time_ns),
             np.ascontiguousarray(samples.rows, np.uint32),
             np.ascontiguousarray(samples.legs),
             np.ascontiguousarray(samples.delays_ns),
             _NO_WEIGHTS if samples.weights is None else np.ascontiguousarray(samples.weights),
             samples.tags,
-            self._legs,
+            self.legs,
         )
 
     @property
     def left_out(self) -> int:
         """Samples of groups that came when memory was full."""
-        return self._kernel.left_out
+        return self.kernel.left_out
 
-    def parts(self, tag: int) -> list[tuple[Interval, Distribution]]:
-        """The delays of a group in each part of the time of all groups, without gaps; empty if it was left out."""
-        slots, length_ns = range(self._kernel.first, self._kernel.last + 1), self._kernel.length_ns
+    def of(self, tag: int) -> GroupTime | None:
+        """The delays of a group in each part of the time of all groups, without gaps; None if it was left out."""
+        slots, length_ns = range(self.kernel.first, self.kernel.last + 1), self.kernel.length_ns
         counts = np.zeros((len(slots), BINS), np.uint32)
-        held = [self._kernel.counts(tag, slot, row) for slot, row in zip(slots, counts, strict=True)]
+        held = [self.kernel.counts(tag, slot, row) for slot, row in zip(slots, counts, strict=True)]
         if not any(held):
-            return []
-        return [
-            (Interval(slot * length_ns, (slot + 1) * length_ns), _distribution(row))
-            for slot, row in zip(slots, counts, strict=True)
-        ]
+            return None
+        return GroupTime([Interval(slot * length_ns, (slot + 1) * length_ns) for slot in slots], counts)
 
 
-def _distribution(counts: npt.NDArray[np.uint32]) -> Distribution:
-    """Delays to read, each in the middle of its eighth of an octave."""
-    held = np.flatnonzero(counts)
-    if len(held) and held[0] < _APART:
-        found = Distribution()
-        found.add(MIDDLES_NS[held], counts[held].astype(np.int64))
-        return found
-    delays, weights = MIDDLES_NS[held].tolist(), counts[held].tolist()
-    sums = [len(held), sum(weights)]
-    for total in (
-        sum(weight * ns for weight, ns in zip(weights, delays, strict=True)),
-        sum(weight * ns * ns for weight, ns in zip(weights, delays, strict=True)),
-    ):
-        sums += [total & 2**64 - 1, total >> 64]
-    ends = [delays[0], delays[-1]] if delays else [0, 0]
-    columns = np.array([weights, [weight * weight for weight in weights]], np.uint64)
-    return Distribution.of_bins(_FINE[held], columns, np.array([*sums, *ends], np.uint64))
+@dataclass(frozen=True, slots=True)
+class GroupTime:
+    """The delays of a group over time, each in the middle of its eighth of an octave."""
+
+    when: list[Interval]
+    counts: npt.NDArray[np.uint32]  # of each part, by eighth
+
+    def quantiles_ns(self, q: float) -> list[float | None]:
+        """A quantile of the delays of each part; None without any."""
+        rows, eighths = np.nonzero(self.counts)
+        sums = np.zeros((len(self.counts), 8), np.uint64)
+        sums[:, 0] = sums[:, 1] = self.counts.sum(axis=1)
+        first = np.searchsorted(rows, np.arange(len(sums) + 1))
+        held = np.flatnonzero(sums[:, 0])
+        sums[held, 6], sums[held, 7] = MIDDLES_NS[eighths[first[held]]], MIDDLES_NS[eighths[first[held + 1] - 1]]
+        weights = self.counts[rows, eighths].astype(np.uint64)
+        found = Distributions.of_cells(sums, rows, _FINE[eighths], weights).quantile_ns(q).tolist()
+        return [None if math.isnan(ns) else ns for ns in found]
+
+    @property
+    def whole(self) -> Distribution:
+        """All delays, to read."""
+        counts, found = self.counts.sum(axis=0, dtype=np.int64), Distribution()
+        held = np.flatnonzero(counts)
+        found.add(MIDDLES_NS[held], counts[held])
+        return found.compact()

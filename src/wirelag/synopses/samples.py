@@ -134,17 +134,20 @@ class Samples:
 
     def report(self, estimator: str, quantity: Quantity, leg: str = MIXED) -> Report:
         """The report over all samples: of a leg, or of both as one."""
-        place = LEGS.index(leg) if leg in LEGS else None
-        return self.report_of(self.distribution(place), estimator, quantity, leg)
+        by_leg = self.by_leg()
+        whole = by_leg[leg] if leg in by_leg else self.distribution(LEGS.index(leg) if leg in LEGS else None)
+        return self.report_of(whole, by_leg, estimator, quantity, leg)
 
-    def report_of(self, whole: Distribution, estimator: str, quantity: Quantity, leg: str) -> Report:
+    def report_of(
+        self, whole: Distribution, by_leg: dict[str, Distribution], estimator: str, quantity: Quantity, leg: str
+    ) -> Report:
         """The report of these delays; the figures of each leg are beside them."""
-        of_legs = {name: Figures.of(one) for name, one in self._by_leg().items()}
+        of_legs = {name: Figures.of(one) for name, one in by_leg.items()}
         # The packets of a group are not counted.
         packets, counts = (self.packets, dict(sorted(self.counts.items()))) if self.tag is None else (None, None)
         return report_of_legs(of_legs, of_legs.get(leg) or Figures.of(whole), leg, estimator, quantity, packets, counts)
 
-    def _by_leg(self) -> dict[str, Distribution]:
+    def by_leg(self) -> dict[str, Distribution]:
         """The delays of each leg that has any."""
         found = {name: self.distribution(place) for place, name in enumerate(LEGS)}
         return {name: one for name, one in found.items() if one.samples}

@@ -16,6 +16,8 @@ from wirelag.synopses.samples import LEGS, SampleBatch
 MOST_SLOTS: Final = 300
 MOST_POINTS: Final = 120
 
+Ints = npt.NDArray[Any]
+
 
 class Timeline:
     """Delays over time, as a sink that takes them as they come: no length need be known before the end.
@@ -33,22 +35,28 @@ class Timeline:
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Take in samples."""
         times_ns = packets.time_ns[samples.rows]
-        first_ns, last_ns = int(times_ns.min()), int(times_ns.max())
+        memory = self.memory_of(int(times_ns.min()), int(times_ns.max()))
+        if memory is not None:
+            add_by_leg(memory, samples.delays_ns, samples.weights, samples.legs)
+        else:
+            self.add_times(times_ns, samples.legs, samples.delays_ns, samples.weights)
+
+    def memory_of(self, first_ns: int, last_ns: int) -> npt.NDArray[np.uint64] | None:
+        """Where samples of this time are added, by leg: of most batches, in one slot; None: in several."""
         self._make_room(first_ns, last_ns)
         first = first_ns // self._length_ns
-        if last_ns // self._length_ns == first and (memory := self._both_legs(first)) is not None:
-            add_by_leg(memory, samples.delays_ns, samples.weights, samples.legs)  # most batches lie in one slot
-            return
-        places = samples.legs.astype(np.int64)
-        if last_ns // self._length_ns > first:
-            places += (times_ns // self._length_ns - first) * len(LEGS)
+        return self._both_legs(first) if last_ns // self._length_ns == first else None
+
+    def add_times(self, times_ns: Ints, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
+        """Take in samples of any time that there is room for."""
+        first = int(times_ns.min()) // self._length_ns
+        places = legs.astype(np.int64) + (times_ns // self._length_ns - first) * len(LEGS)
         for place in np.flatnonzero(np.bincount(places)).tolist():
             mine = places == place
-            weights = None if samples.weights is None else samples.weights[mine]
             index, leg = first + place // len(LEGS), place % len(LEGS)
             self._both_legs(index)
             slot = self._slots.setdefault((index, leg), Distribution())
-            slot.add(samples.delays_ns[mine], weights)
+            slot.add(delays_ns[mine], None if weights is None else weights[mine])
 
     def _both_legs(self, index: int) -> npt.NDArray[np.uint64] | None:
         """The memory of both legs of a slot, a new one if need be; None if they were merged."""

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -111,15 +111,29 @@ def cdf(entries: Sequence[Entry], what: str) -> Figure:
     return {"x": axis, "panels": [{"y": share, "series": series}], "hover": "x", "head": "within "}
 
 
-def over_time(timeline: Parts, intervals: Intervals) -> Figure:
+class Own(NamedTuple):
+    """Delays of a group over time: quantiles of each part, and all together."""
+
+    when: Sequence[Interval]
+    quantiles_ns: Mapping[str, Sequence[float | None]]
+    whole: Distribution
+
+
+def quantiles_of(timeline: Parts) -> dict[str, list[float | None]]:
+    """The quantiles that charts show, of each part of the time."""
+    return {q: [delays.quantile_ns(float(q)) for _, delays in timeline] for q in QUANTILES}
+
+
+def over_time(
+    when: Sequence[Interval], quantiles_ns: Mapping[str, Sequence[float | None]], intervals: Intervals
+) -> Figure:
     """Quantiles of each part of the time, with their 95% intervals where there are any."""
-    places, axis = _time_axis(timeline)
+    places, axis = _time_axis(when)
     middles = [(a + b) / 2 for a, b in pairwise(places)]
     series: list[Figure] = []
     seen: list[float] = []
     for i, q in enumerate(QUANTILES):
-        values = [delays.quantile_ns(float(q)) for _, delays in timeline]
-        values_s = [None if ns is None else max(ns, 1.0) / 1e9 for ns in values]
+        values_s = [None if ns is None else max(ns, 1.0) / 1e9 for ns in quantiles_ns[q]]
         bounds = [known.get(q) for known in intervals]
         bounds_s = [ends and (max(ends[0], 1e-9), max(ends[1], 1e-9)) for ends in bounds]
         seen += [x for x in values_s if x is not None] + [x for ends in bounds_s if ends for x in ends]
@@ -155,7 +169,7 @@ def rows_axis(names: Iterable[str]) -> Figure:
 
 def heat(timeline: Parts, what: str) -> Figure:
     """How many delays of which length, in each part of the time."""
-    places, axis = _time_axis(timeline)
+    places, axis = _time_axis([when for when, _ in timeline])
     octaves = np.log2(np.maximum(MIDDLES_NS, 1.0))
     used = np.flatnonzero(sum(delays.weights for _, delays in timeline))
     first, last = float(octaves[used[0]]), float(octaves[used[-1]])
@@ -211,10 +225,10 @@ def bars(groups: Sequence[Named]) -> Figure:
     return {"x": axis, "panels": [{"y": rows_axis(entry.key for entry in groups), "series": series}]}
 
 
-def _time_axis(timeline: Parts) -> tuple[list[float], Figure]:
+def _time_axis(when: Sequence[Interval]) -> tuple[list[float], Figure]:
     """The edges of the intervals in axis coordinates, and the axis: the time of day, or seconds if short."""
-    start, length = timeline[0][0].start_ns, timeline[0][0].length_ns
-    edges_ns = [*(interval.start_ns for interval, _ in timeline), timeline[-1][0].end_ns]
+    start, length = when[0].start_ns, when[0].length_ns
+    edges_ns = [*(interval.start_ns for interval in when), when[-1].end_ns]
     if length >= 10**9:
         places = [float(ns // 10**6) for ns in edges_ns]
         return places, {"kind": "time", "range": [places[0], places[-1]], "title": "time (UTC)"}

@@ -8,7 +8,20 @@ from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from wirelag.render.html.charts import QUANTILES, Figure, Intervals, Parts, bars, cdf, clock, heat, over_time, spoken
+from wirelag.render.html.charts import (
+    QUANTILES,
+    Figure,
+    Intervals,
+    Own,
+    Parts,
+    bars,
+    cdf,
+    clock,
+    heat,
+    over_time,
+    quantiles_of,
+    spoken,
+)
 from wirelag.render.html.frame import (
     Frame,
     bounds,
@@ -62,7 +75,7 @@ class Page(Frame):
     by: str = ""
     what: str = "round trips"  # as people call several of what is measured
     reason: str = ""  # why there is nothing
-    own: Callable[[Entry], Parts] | None = None  # the delays of a group over time
+    own: Callable[[Entry], Own | None] | None = None  # the delays of a group over time
 
 
 def render(page: Page, more: Mapping[str, tuple[Figure, str]] = MappingProxyType({})) -> str:
@@ -100,7 +113,8 @@ def _add_timeline(page: Page, view: View, figures: dict[str, Figure], sections: 
     length, where = format_duration(view.timeline[0][0].length_ns), f", {view.name}" if view.name else ""
     quantiles, every = f"quantiles{view.suffix}", f"heat{view.suffix}"
     intervals = view.intervals or [{}] * len(view.timeline)
-    figures |= {quantiles: over_time(view.timeline, intervals), every: heat(view.timeline, page.what)}
+    when, values_ns = [when for when, _ in view.timeline], quantiles_of(view.timeline)
+    figures |= {quantiles: over_time(when, values_ns, intervals), every: heat(view.timeline, page.what)}
     bands = _BANDS_TEXT if any(intervals) else _NO_BANDS_TEXT
     text = f"Half of the {page.what} {_QUANTILES_TEXT} {bands} Each point covers {length}."
     sections.append(chart(quantiles, f"Over time{where}", text))
@@ -207,15 +221,11 @@ def _add_own(page: Page, figures: dict[str, Figure]) -> list[str]:
     """The charts of the first groups, each on its own, drawn when it is chosen; returns their names."""
     names: list[str] = []
     for entry in page.groups[:MOST_BARS] if page.own else ():
-        parts = page.own(entry) if page.own else ()
-        whole = Distribution()
-        for _, delays in parts:
-            whole.merge(delays)
-        if not whole.samples:
+        own = page.own(entry) if page.own else None
+        if own is None or not own.whole.samples:
             break  # memory was full
-        key = replace(entry, delays=whole)
-        figures[f"own-delays-{len(names)}"] = cdf([key], page.what)
-        figures[f"own-time-{len(names)}"] = over_time(parts, [{}] * len(parts))
+        figures[f"own-delays-{len(names)}"] = cdf([replace(entry, delays=own.whole)], page.what)
+        figures[f"own-time-{len(names)}"] = over_time(own.when, own.quantiles_ns, [{}] * len(own.when))
         names.append(entry.key)
     return names
 
