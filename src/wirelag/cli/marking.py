@@ -34,6 +34,7 @@ def marking(
     duration: Annotated[
         str | None, Option(metavar="D", help="How long to listen at interfaces; needs --period.", panel=METHOD)
     ] = None,
+    force: Annotated[bool, Option("--force", help="Measure even if both are one capture.", panel=METHOD)] = False,
     output_format: OutputFormat = None,
     output: Output = None,
     quiet: Quiet = False,
@@ -56,6 +57,7 @@ def marking(
         filter=wanted,
         tunnels=tunnels,
         duration=duration,
+        force=force,
         progress=stoppable(quiet),
     )
     conclude(result, form, output)

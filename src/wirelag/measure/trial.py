@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from wirelag.errors import WirelagError
+from wirelag.measure.marks import Marks, MarksSeeker
 
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture
@@ -36,6 +37,7 @@ class Trial:
     servers: int = 0
     requests: int = 0  # packets from clients to servers
     whys: Counter[str] = field(default_factory=Counter)  # why servers have no estimate
+    marks: Marks = field(default_factory=Marks)
 
     def add(self, other: Trial) -> None:
         """Add the trial of another capture."""
@@ -45,6 +47,7 @@ class Trial:
         self.servers += other.servers
         self.requests += other.requests
         self.whys.update(other.whys)
+        self.marks.add(other.marks)
 
     @property
     def reason(self) -> str:
@@ -71,7 +74,7 @@ class _FirstPackets:
         self._capture, self._observers, self._progress = capture, observers, progress
         self.round_trips = RttSettings(table_memory=memory or RttSettings().table_memory).estimator().meter("tap")
         self.rows, self.whole, self.read = 0, True, False
-        self._only_first = only_first
+        self._only_first, self.marks = only_first, MarksSeeker()
 
     def __iter__(self) -> Iterator[PacketBatch]:
         for batch in self._progress(self._capture):
@@ -84,6 +87,7 @@ class _FirstPackets:
                 continue
             self.rows += len(batch)
             self.round_trips.observe(batch)
+            self.marks.observe(batch)
             yield batch
         self.read = True
 
@@ -124,7 +128,7 @@ def try_commands(
     except WirelagError:
         if not packets.read:
             raise  # the capture cannot be read; otherwise `response` has nothing to measure
-    trial.whole = packets.whole
+    trial.whole, trial.marks = packets.whole, packets.marks.found()
     trial.delays = packets.round_trips.cut(Interval(0, 0)).distribution().samples
     return trial
 
