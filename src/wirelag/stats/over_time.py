@@ -32,9 +32,9 @@ skewed as waits or stay alike for 32 delays or longer, returns count for 1 / (1 
 there is at most one for every two delays; the upper end may lie further away by as much.
 
 Law of quantiles: a longer queue has all waits longer, a shorter one shorter, so that quantiles up to p95 follow the
-mean, as far as the shares of delays say so, too (shares.py). A median at the floor falls by 0.9 times as much as the
-mean (0.7 to 0.9 in a queue with random arrivals), and rises by at least 0.3 times as much. No quantile is longer than
-the mean allows (A. Markov).
+mean, as far as the shares of delays say so, too (shares.py). A median near the floor falls by as much as the mean (0.7
+to 0.9 times as much in a queue with random arrivals), and rises by at least 0.3 times as much. No quantile is longer
+than the mean allows (A. Markov).
 
 Law of parts: a group lasts as long as the whole, and has the interval that its delays alone would have: the same
 whatever it was chosen by, a grouping or a filter. A row over time is shorter, and shows less than the whole of how
@@ -72,7 +72,7 @@ COSINES: Final = (3, 16)  # the fewest and the most
 UPWARDS: Final = 2.5  # how much longer an interval is upwards, for each time that it is as wide as the value
 SKEWED: Final = 0.5  # skewness of delays like waits: those of a queue have 2, a short recording shows less
 LOWEST: Final = 0.05  # the share of batches that tell where the floor of a queue is
-AT_THE_FLOOR: Final = (0.3, 0.9)  # how far a median at the floor rises and falls, by how far the mean of waits does
+AT_THE_FLOOR: Final = (0.3, 1.0)  # how far a median at the floor rises and falls, by how far the mean of waits does
 WIDEST_MEAN: Final = 10.0  # times the mean, where an interval that ends beyond all delays may end
 _COARSEST: Final = 32  # parts of time whose neighbours are compared
 SHORTEST: Final = 10  # bits of the length of a slot of time: 1 us
