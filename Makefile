@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab fleet test quick pythons acceptance bench fuzz release deb prebuilt sbom hashes docs pictures site lint format clean debian-packages
+.PHONY: help demo lab fleet test quick pythons acceptance bench fuzz release deb arm prebuilt sbom hashes docs pictures site lint format clean debian-packages
 
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -97,6 +97,9 @@ release: ## Check, then build dist/: sources, wheel, notes, bill of materials, c
 
 deb: release ## The same, and a Debian package for this Debian's Python (units, manual pages, completion)
 	build/release/venv/bin/python -m tests.support.deb $(or $(DIST),dist)
+
+arm: release ## The same, and a wheel for aarch64, cross-compiled and tried under qemu (as root, on Debian)
+	build/release/venv/bin/python -m tests.support.arm $(or $(DIST),dist)
 
 prebuilt: $(INSTALLED) ## Compile the eBPF programs for both processors into bpf/prebuilt, as releases bring them
 	$(BIN)/python -m tests.support.prebuilt

@@ -71,7 +71,7 @@ WL_INLINE void wl_count_class(struct wl_lda_cpu *counted, const struct wl_passin
 /* Add a packet to a segment. */
 WL_INLINE void wl_add(struct wl_lda_cpu *counted, const struct wl_passing *p, struct wl_segment *segment)
 {
-    u32 at = p->cpu * segment_room + p->segment, number;
+    u32 at = p->cpu * segment_room + p->segment, number, place = 0;
     struct wl_mine *mine = bpf_map_lookup_elem(&mines, &at);
     u64 id = p->row.packet_id, piece, owner, coin;
     struct wl_cell *cell;
@@ -83,6 +83,9 @@ WL_INLINE void wl_add(struct wl_lda_cpu *counted, const struct wl_passing *p, st
     }
     if (cut_at == WL_BY_CLOCK) {
         piece = wl_piece_by_clock(mine, p->now_ns);
+    } else if (cut_at == WL_AT_COLOURS) {
+        piece = wl_piece_by_colour(segment, mine, p->segment, p->row.traffic_class >> colour_bit & 1, p->now_ns);
+        place = piece & 1; /* two pieces are open: each has a cell */
     } else {
         if (cut_at == WL_AT_CONTROL && wl_is_control(&p->row)) {
             wl_cut_at_control(segment, WL_CONTROL + (u32)p->row.transaction, p->now_ns);
@@ -93,14 +96,14 @@ WL_INLINE void wl_add(struct wl_lda_cpu *counted, const struct wl_passing *p, st
         piece = *(volatile u64 *)&segment->piece;
     }
     owner = wl_owner(p->segment, piece);
-    number = mine->cell;
+    number = mine->cell[place];
     cell = bpf_map_lookup_elem(&cells, &number);
     if (!cell || cell->owner != owner) {
         if (!wl_take_cell(counted, p->cpu, &number, owner, 0)) {
             mine->missed++;
             return;
         }
-        mine->cell = number;
+        mine->cell[place] = number;
         cell = bpf_map_lookup_elem(&cells, &number);
         if (!cell)
             return;

@@ -3,7 +3,10 @@
  * A marker cuts where no other within half an interval before it has a smaller coin: whether a later one replaces it is for user
  * space to say, which adds up the pieces around it. The number of the open piece is shared; each CPU reads it for each packet. On
  * several CPUs each has its own recent markers, and compares with those of the others when it is about to cut: only packets that
- * arrive at the same moment may be on either side of a cut. */
+ * arrive at the same moment may be on either side of a cut.
+ *
+ * Where colours cut, the colour of a piece is the lowest bit of its number: a packet belongs to the open piece or, if it is late,
+ * to the one before, or it opens the next. */
 #ifndef WIRELAG_PIECES_H
 #define WIRELAG_PIECES_H
 
@@ -19,11 +22,11 @@
 #define WL_CONTROL_FIRST 0x57
 #define WL_CONTROL_MAGIC 0x4C414701ull
 
-enum wl_cut_at { WL_BY_CLOCK, WL_AT_MARKERS, WL_AT_CONTROL };
+enum wl_cut_at { WL_BY_CLOCK, WL_AT_MARKERS, WL_AT_CONTROL, WL_AT_COLOURS };
 
 const volatile u32 cut_at, cpu_count, segment_room;
 const volatile u64 half_ns, marker_key, marker_limit; /* markers have coins up to the limit */
-const volatile u32 control_port;
+const volatile u32 control_port, colour_bit;          /* the bit of the traffic class */
 
 struct wl_opened {
     u64 number, name, coin; /* of the piece; of the packet that opened it */
@@ -51,8 +54,9 @@ struct wl_marker {
 struct wl_mine {
     u64 piece, start_ns; /* by the clock */
     s64 latest_ns;       /* of a marker */
-    u32 first, end, cell, spare;
+    u32 first, end, cell[2];
     u64 missed, crowded; /* packets without a cell; markers without a place */
+    s64 last_ns[2];      /* the latest packet of the newest piece of each colour */
     struct wl_marker recent[WL_RECENT];
 };
 
@@ -164,6 +168,66 @@ WL_INLINE void wl_mark(struct wl_segment *segment, struct wl_mine *mine, u64 whi
     }
     mine->first = first;
     mine->end = end;
+}
+
+struct wl_latest {
+    u32 segment, colour;
+    s64 last_ns;
+};
+
+/* The latest packet of a colour, on any CPU. */
+static long wl_look_at(u32 cpu, struct wl_latest *latest)
+{
+    u32 at = cpu * segment_room + latest->segment;
+    struct wl_mine *theirs = bpf_map_lookup_elem(&mines, &at);
+    s64 last_ns = theirs ? *(volatile s64 *)&theirs->last_ns[latest->colour & 1] : 0;
+
+    if (last_ns > latest->last_ns)
+        latest->last_ns = last_ns;
+    return 0;
+}
+
+/* The piece of a packet whose colour is not that of the open piece: the one before, or the next, which it opens. */
+WL_ONCE u64 wl_piece_of_other(struct wl_segment *segment, struct wl_mine *mine, u32 which, u64 newest, s64 now_ns)
+{
+    u32 colour = (u32)(newest + 1) & 1;
+    struct wl_latest latest = {.segment = which, .colour = colour};
+    struct wl_opened *opened;
+    s64 since_ns;
+
+    if (!segment || !mine)
+        return 0;
+    latest.last_ns = mine->last_ns[colour];
+    if (cpu_count > 1)
+        bpf_loop(cpu_count, wl_look_at, &latest, 0);
+    since_ns = now_ns - *(volatile s64 *)&segment->opened[newest & (WL_OPENED - 1)].time_ns;
+    if (now_ns - latest.last_ns <= (s64)half_ns && since_ns <= (s64)half_ns && -since_ns <= (s64)half_ns) {
+        if (now_ns > mine->last_ns[colour])
+            mine->last_ns[colour] = now_ns;
+        return newest - 1;
+    }
+    mine->last_ns[colour] = now_ns;
+    if (__sync_val_compare_and_swap(&segment->piece, newest, newest + 1) == newest) { /* else another CPU has opened it */
+        opened = &segment->opened[(newest + 1) & (WL_OPENED - 1)];
+        opened->name = colour;
+        opened->coin = 0;
+        opened->anew = 0;
+        opened->time_ns = now_ns;
+        WL_PUBLISH(&opened->number, newest + 1);
+    }
+    return newest + 1;
+}
+
+/* The piece of a packet, by its colour. */
+WL_INLINE u64 wl_piece_by_colour(struct wl_segment *segment, struct wl_mine *mine, u32 which, u32 colour, s64 now_ns)
+{
+    u64 newest = *(volatile u64 *)&segment->piece;
+
+    if ((newest & 1) != colour)
+        return wl_piece_of_other(segment, mine, which, newest, now_ns);
+    if (now_ns > mine->last_ns[colour])
+        mine->last_ns[colour] = now_ns;
+    return newest;
 }
 
 /* Whether it is a control packet. */

@@ -126,6 +126,9 @@ async def handovers(fleet: Fleet) -> bool:
             host = COLLECTORS[number]
             names = "select distinct application_name from pg_stat_activity where client_addr = %s"
             (name,) = (one for (one,) in base.execute(names, (address_of(host),)).fetchall() if one)
+            held = "select 1 from wirelag.fences where holder = %s limit 1"
+            while not base.execute(held, (name,)).fetchone():  # on a busy machine it may just have lost its work
+                await asyncio.sleep(0.02)
             with contextlib.ExitStack() as stack:
                 began_s = time.monotonic()
                 if what == "killed":
@@ -135,7 +138,7 @@ async def handovers(fleet: Fleet) -> bool:
                 else:
                     for broker in BROKERS:
                         stack.enter_context(fleet.cut(host, broker))
-                while base.execute("select 1 from wirelag.fences where holder = %s limit 1", (name,)).fetchone():
+                while base.execute(held, (name,)).fetchone():
                     await asyncio.sleep(0.02)
                 took_s = time.monotonic() - began_s
             longest_s = max(longest_s, took_s)

@@ -24,7 +24,8 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`make test` keeps only every n-th selected parameter of a test marked `every(n)`."""
+    """Tests marked `first` begin first; `make test` keeps every n-th selected parameter of one marked `every(n)`."""
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
     numbers: Counter[str] = Counter()
     left_out = []
     for item in items if not FULL else ():

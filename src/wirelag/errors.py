@@ -24,6 +24,18 @@ class SettingError(WirelagError, ValueError):
         self.name, self.problem = name, problem
 
 
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
+
+
+def visible(text: str) -> str:
+    r"""Text with its control characters spelled out: names of files must not steer a terminal.
+
+    >>> print(visible("a\x1b[31m.pcap"))
+    a\x1b[31m.pcap
+    """
+    return text.translate(_CONTROL)
+
+
 def need_polars(what: str) -> None:
     """Raise one line that says how to get polars, unless it is there."""
     try:

@@ -101,7 +101,7 @@ dscp = 46
         (LEAST + 'read = ["x.pcap"]', "name an interface to capture on, or captures"),
         (LEAST + 'intervall = "1s"', "agent.toml: intervall: unknown setting; did you mean interval?"),
         (LEAST + "rows = 5", "agent.toml: rows: unknown setting; did you mean estimator.rows?"),
-        (LEAST + "[estimator]\nrows = 1", "agent.toml: estimator.rows: 1 is out of range: 2 to"),
+        (LEAST + "[estimator]\nrows = 0", "agent.toml: estimator.rows: 0 is out of range: 1 to"),
         (LEAST + '[estimator]\nrows = "many"', "agent.toml: estimator.rows: 'many' is not a whole number"),
         (
             LEAST + '[estimator]\nname = "join"',

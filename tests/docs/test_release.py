@@ -8,13 +8,17 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.metadata import distributions
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from tests.support import needs
+from tests.support.arm import ArmRoot
 from tests.support.clean_root import CleanRoot, container_steps
+from tests.support.command import wirelag
 from tests.support.hashes import read, text, wanted
 from tests.support.places import ROOT
 from tests.support.release import notes
@@ -30,6 +34,14 @@ def test_every_pin_has_hashes() -> None:
         assert hashes, name
         assert all(re.fullmatch(r"[0-9a-f]{64}", one) for one in hashes), name
     assert text(found) == HASHED.read_text(), "as make hashes writes it"
+
+
+def test_every_pin_accepts_the_oldest_python() -> None:
+    """Debian's is 3.11.2: some packages ask for a later 3.11."""
+    installed = {re.sub(r"[-_.]+", "-", one.name).lower(): one for one in distributions()}
+    asked = {name: installed[name].metadata["Requires-Python"] for name in read(PINS) if name in installed}
+    assert len(asked) > 100
+    assert {name: one for name, one in asked.items() if one and not SpecifierSet(one).contains("3.11.2")} == {}
 
 
 @pytest.mark.parametrize(
@@ -215,3 +227,25 @@ def test_the_debian_package_in_a_clean_root(dist: Path, tmp_path: Path) -> None:
         assert "/opt/" not in unit
         root.run("dpkg -r wirelag")
         assert not (root.path / "usr/lib/wirelag").exists()
+
+
+@pytest.mark.acceptance
+@pytest.mark.skipif(bool(needs.absent("mmdebstrap")), reason=needs.program("mmdebstrap"))
+@pytest.mark.skipif(os.geteuid() != 0, reason=needs.ROOT)
+def test_a_wheel_for_aarch64_gives_the_same_figures(dist: Path, tmp_path: Path) -> None:
+    """It is built from the same sources by a cross compiler, and run under qemu, with a Python for aarch64."""
+    with ArmRoot(tmp_path / "root") as root:
+        wheel = root.build(next(dist.glob("*.tar.gz")), tmp_path)
+        assert re.search(r"-manylinux_2_\d+_aarch64\.whl$", wheel.name)
+        with zipfile.ZipFile(wheel) as inside, tarfile.open(next(dist.glob("*.tar.gz"))) as packed:
+            program = next(one for one in packed.getmembers() if one.name.endswith("prebuilt/aarch64/lda.bpf.o"))
+            brought = packed.extractfile(program)
+            assert brought is not None
+            assert inside.read("wirelag/bpf/lda.bpf.o") == brought.read()
+        root.install(wheel)
+        assert root.wirelag("--version").startswith("wirelag ")
+        shutil.copy(ROOT / "docs/guides/data/web.pcap.gz", root.path / "web.pcap.gz")
+        shutil.copy(ROOT / "docs/guides/data/web.pcap.gz", tmp_path / "web.pcap.gz")
+        for question in ("rtt", "response"):
+            here = wirelag(question, "web.pcap.gz", "--format", "json", cwd=tmp_path).stdout
+            assert root.wirelag(question, "web.pcap.gz", "--format", "json") == here

@@ -45,7 +45,7 @@ def delays(by: str) -> GroupDelays:
 def figures(grouping: GroupDelays) -> dict[str, list]:
     """Each group's delays by leg."""
     found = {}
-    for key, group in grouping.few(10**6):
+    for key, group in ((one.key, samples) for one, samples in grouping.few(10**6)):
         each = [group.distribution(leg) for leg in range(len(LEGS))]
         found[key] = [(d.weights.tolist(), d.samples, d.weight, d.mean_ns, d.min_ns, d.max_ns) for d in each]
     return found

@@ -9,19 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.oracles.marking import blocks
 from tests.support.captures import pcap
 from tests.support.kernel_frames import udp
-from tests.support.kernel_meters import XDP_PASS, Sent, assert_same_lda, built
+from tests.support.kernel_meters import BEGIN_NS, XDP_PASS, Sent, assert_same_lda, built
 from wirelag.agent.config import Measured
 from wirelag.agent.cutting import CutPart, Unseen, cutter
 from wirelag.agent.in_kernel import KernelMeters
 from wirelag.capture.pcap import CaptureFile
 from wirelag.ebpf.lda import KernelLda
+from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda
+from wirelag.measure.marking_kernel import KernelBlocks
 from wirelag.packets.addresses import Direction
 from wirelag.packets.batch import PacketId
 from wirelag.packets.intervals import Delimiters, control_payload
 from wirelag.protocol.terms import Terms
+from wirelag.twopoint.marking import Block
 from wirelag.twopoint.spans import ALL
 
 LENGTH_NS, GRACE_NS = 10**8, 10**7
@@ -139,6 +143,48 @@ def test_the_kernel_cuts_where_the_meter_does(
     expected = outside(measured, sent, tmp_path)
     assert_same(found, expected, measured)
     assert len(of_segment(expected, "A>0")) > 3
+
+
+def marked(seed: int, periods: int) -> list[Sent]:
+    """Packets whose colour changes every period, some of them late; in one period they come in both colours."""
+    rng, found = random.Random(seed), []
+    for i in range(120 * periods):
+        sent_ns = BEGIN_NS + i * LENGTH_NS // 120
+        colour = i // 120 % 2 if i // 120 != 4 else rng.randrange(2)
+        late_ns = rng.randrange(LENGTH_NS // 3) if rng.random() < 0.1 else rng.randrange(100)
+        found.append((sent_ns + late_ns, udp(1000 + i % 7, 80, i.to_bytes(8), tos=colour << 4)))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("ways", [(None,), ("10.0.0.0/8>", ">10.0.0.0/8")], ids=("one", "two"))
+def test_the_kernel_cuts_where_colours_change(ways: tuple[str | None, ...], tmp_path: Path) -> None:
+    """As the meter outside of it does: with late packets, a flood of both colours, and frames of all kinds."""
+    measured = segments(Delimiters(LENGTH_NS, 0, colour=2), ways, None)
+    for sent in (marked(3, 10), marked(3, 10)[150:], built(7, 600)):
+        expected = outside(measured, sent, tmp_path)
+        assert_same(inside(measured, sent, 5), expected, measured)
+        assert len(of_segment(expected, "A>0")) > 5
+
+
+def test_blocks_in_the_kernel_are_those_of_the_twin() -> None:
+    """The counters of alternate marking: packets and the sum of their times, of each period."""
+    sent, kernel, rng = marked(11, 12), KernelBlocks(None, 2, LENGTH_NS), random.Random(2)
+    for time_ns, frame in sent:
+        assert kernel.inside.hooks.run(frame, time_ns) == XDP_PASS
+        if rng.random() < 0.1:
+            kernel.read(time_ns)
+    kernel.end()
+    kernel.inside.close()
+    twin = blocks(((time_ns, bool(frame[15] & 16)) for time_ns, frame in sent), LENGTH_NS)
+    assert len(twin) > 10
+    assert kernel.blocks == [Block(colour, len(some), sum(some), min(some), max(some)) for colour, some in twin]
+    assert not kernel.inside.statistics().dropped
+
+
+def test_classes_are_refused_where_colours_cut() -> None:
+    terms = segments(Delimiters(LENGTH_NS, 0, colour=2), (None,), "dscp/24/48/9")
+    with pytest.raises(WirelagError, match="the kernel tells no classes apart where colours cut"):
+        inside(terms, marked(1, 2), 1)
 
 
 def scanned(intervals: int) -> list[Sent]:

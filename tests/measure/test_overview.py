@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -71,6 +72,9 @@ def test_an_agreement_must_hold_in_every_capture(folder: Path, tmp_path: Path) -
     assert broken.splitlines()[2].startswith("slow.pcap")
     assert "server.p50<40ms: does not hold" in broken.splitlines()[2]
     assert "hold" not in broken.splitlines()[3]
+    page = (tmp_path / "index.html").read_text()
+    assert re.search(r"<li>slow\.pcap: server\.p50&lt;40ms: does not hold", page), "named at the top"
+    assert page.count("breaks server.p50&lt;40ms") == 1
     command("report", *files, "-o", tmp_path, "--sla", "server.p50<400ms", code=0)
     assert command("report", *files, "-o", tmp_path, "--sla", "p50<<1", code=2).stderr.startswith("wirelag: --sla: ")
 
@@ -110,7 +114,7 @@ def test_tables_sort_filter_and_lead_to_pages(folder: Path, tmp_path: Path) -> N
         assert browser.ask("document.querySelector('main th[aria-sort]').getAttribute('aria-sort')") == "ascending"
         browser.ask(press.format(0))
         assert browser.ask(NAMES).split(",") == first
-        browser.ask(press.format(3))  # p50 to the server: by value, not as text
+        browser.ask(press.format(1))  # p50 to the server: by value, not as text
         assert browser.ask(NAMES).split(",")[0] == "slow.pcap"
         field = "const field = document.querySelector('.find input'); field.value = '{}';"
         browser.ask(field.format("COPY-3") + "field.dispatchEvent(new Event('input')); 1")

@@ -20,12 +20,21 @@ from hypothesis import strategies as st
 import wirelag as api
 from lab.network import Network
 from tests.support import needs
-from tests.support.captures import ethernet, ipv4, ipv6, pcap, udp
+from tests.support.captures import capture_name, capture_paths, ethernet, ipv4, ipv6, pcap, udp
 from tests.support.command import wirelag
 from tests.support.in_lab import IN_LAB
 from tests.support.places import SCHEMAS
 from wirelag.packets.ioam import trace
 from wirelag.packets.options import mark
+
+# Packets with a short header, directions, those without the bits, and those whose bits mean something else.
+QUIC = {
+    "trace_quic_titalia_delaybit.pcap.gz": (5222, 2, 0, 2),
+    "trace_quic_v25_picoquic.pcap": (57, 6, 0, 0),
+    "quic_t51.pcap.gz": (633, 2, 2, 0),
+    "firefox-102.13.0esr-blog-cloudflare-com.pcap.gz": (595, 2, 2, 0),
+    "quic_follow_multistream.pcapng.gz": (896, 2, 2, 0),
+}
 
 BEGIN_NS = 1_700_000_000 * 10**9
 MS = 10**6
@@ -292,6 +301,19 @@ def test_the_same_packets_twice_are_refused(tmp_path: Path, traced: Path) -> Non
     copy.write_bytes(traced.read_bytes())
     assert "hold the same packets" in wirelag("telemetry", traced, copy, code=2).stderr
     assert "may count twice (--force)" in told(traced, copy, "--force")["notes"][0]
+
+
+@pytest.mark.parametrize("path", [path for path in capture_paths("hidden") if path.name in QUIC], ids=capture_name)
+def test_quic_without_loss_bits_has_no_loss(path: Path) -> None:
+    """Real connections: encrypted headers, short ones, and one whose bits are another experiment (the delay bit)."""
+    found = json.loads(wirelag("telemetry", path, "--format", "json").stdout)["quic"]
+    assert (found["packets"], found["directions"], found["encrypted"], found["other"]) == QUIC[path.name]
+    assert found["carrying"] == 0
+    assert found["flows"] == []
+    assert "all" not in found
+    said = wirelag("telemetry", path).stdout
+    assert "0 with loss bits" in said
+    assert "%" not in said
 
 
 def test_what_is_refused(tmp_path: Path, traced: Path) -> None:

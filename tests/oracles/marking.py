@@ -10,7 +10,9 @@ def blocks(packets: Iterable[tuple[int, bool]], period_ns: int) -> list[tuple[bo
     for when, colour in packets:
         of_colour = [times for one, times in found[-2:] if one == colour]
         is_open = bool(found) and found[-1][0] == colour
-        if not of_colour or (not is_open and Fraction(when - max(of_colour[-1])) > Fraction(period_ns, 2)):
+        half = Fraction(period_ns, 2)
+        is_late = bool(of_colour) and when - max(of_colour[-1]) <= half and abs(when - found[-1][1][0]) <= half
+        if not is_open and not is_late:
             found.append((colour, [when]))
         else:
             of_colour[-1].append(when)

@@ -395,3 +395,23 @@ def test_scripts_share_no_name() -> None:
         names = [name for text in texts for name in re.findall(r"^(?:async )?(?:function|const|let) (\w+)", text, re.M)]
         assert len(names) > 50
         assert sorted(set(names)) == sorted(names)
+
+
+def test_colours_can_be_told_from_their_background() -> None:
+    """WCAG 2.2, level AA: text 4.5, marks 3, on both cards and the page, light and dark."""
+
+    def light(colour: str) -> float:
+        whole = "".join(2 * one for one in colour) if len(colour) == 3 else colour
+        parts = [one / 255 for one in bytes.fromhex(whole)]
+        red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts)
+        return float(0.2126 * red + 0.7152 * green + 0.0722 * blue)
+
+    def contrast(one: str, two: str) -> float:
+        low, high = sorted((light(one), light(two)))
+        return (high + 0.05) / (low + 0.05)
+
+    for block in re.findall(r":root\{([^}]*)\}", asset("charts.css")):
+        colours = dict(re.findall(r"--(\w+):#(\w+)", block))
+        for behind in ("bg", "card"):
+            for name, least in {"text": 7, "soft": 4.5, "bad": 4.5, "c1": 4.5, "c2": 3, "c3": 3, "c4": 3}.items():
+                assert contrast(colours[name], colours[behind]) >= least, (name, behind, block)

@@ -1,5 +1,6 @@
 """Flows in formats of other programs: IPFIX in files and on the wire, logs of Zeek, OpenMetrics."""
 
+import contextlib
 import csv
 import io
 import ipaddress
@@ -13,6 +14,7 @@ import ssl
 import struct
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from tests.support.waiting import until
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.sim.queue_frames import downstream_frames
 
+PLACES = Path(__file__).parents[2] / "docs" / "reference"
 MEAN, MIN, MAX, SUM = 530, 531, 532, 533
 REVERSE = 29305
 TCP, UDP = (6, "TCP"), (17, "UDP")
@@ -100,6 +103,25 @@ def test_a_file_of_ipfix(capture: Path, groups: dict[str, Any], tmp_path: Path) 
     assert re.search(rf"{len(groups) + 1} Data Records", said)
     for record in reader.records[:5]:
         assert f": {number(record[7, 0])}\n" in said
+    told = dumped(file)
+    assert len(told) == len(groups)
+    for one in told:
+        legs = groups[flow(one["8"], one["7"], one["12"], one["11"])]["legs"] if "8" in one else {}
+        for leg, prefix in (("server", ""), ("client", f"{REVERSE}/")):
+            for element, figure in ((MEAN, "mean"), (MIN, "min"), (MAX, "max")):
+                if (known := legs.get(leg, {}).get(figure)) is not None:
+                    assert int(one[f"{prefix}{element}"]) == round(known * 1e6)
+
+
+def dumped(file: Path) -> list[dict[str, str]]:
+    """Records of flows as libfixbuf reads them, which takes the delay elements from the documentation's XML."""
+    words = ["ipfixDump", "-e", PLACES / "ipfix-delays.xml", "-d", "-i", file]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    found = []
+    for record in said.split("--- data record")[1:]:
+        fields = dict(re.findall(r"^\t\(([\d/]+)\).*? : (.*)$", record, re.MULTILINE))
+        found += [fields] if "148" in fields else []
+    return found
 
 
 def receive(capture: Path, *more: str) -> list[bytes]:
@@ -220,6 +242,71 @@ def test_ipfix_over_connections(scheme: str, capture: Path, groups: dict[str, An
     for message in ipfix.messages(bytes(found)):
         reader.read(message)
     check(reader, groups)
+
+
+@pytest.mark.parametrize("scheme", ["udp", "tcp"])
+def test_watch_sends_flows_of_each_interval(scheme: str, capture: Path, groups: dict[str, Any], tmp_path: Path) -> None:
+    """Together they are those of the capture; over TCP each interval has a connection of its own."""
+    found: list[bytes] = []
+    kind = socket.SOCK_DGRAM if scheme == "udp" else socket.SOCK_STREAM
+    with socket.socket(socket.AF_INET, kind) as inbox:
+        inbox.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        inbox.bind(("127.0.0.1", 0))
+        inbox.settimeout(20)
+        over = threading.Event()
+
+        def work() -> None:
+            while not over.is_set():
+                with contextlib.suppress(TimeoutError, BlockingIOError), inbox.accept()[0] as one:
+                    found.append(b"".join(iter(lambda: one.recv(1 << 16), b"")))
+
+        thread = threading.Thread(target=work)
+        if scheme == "tcp":
+            inbox.listen()
+            inbox.settimeout(0.05)
+            thread.start()
+        url = f"ipfix+{scheme}://127.0.0.1:{inbox.getsockname()[1]}"
+        words = ("watch", "rtt", "-r", capture, "--speed", "max", "--by", "flow", "--interval", "10s")
+        said = wirelag(*words, "--format", "jsonl", "--export", url)
+        over.set()
+        if scheme == "tcp":
+            thread.join()
+        inbox.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while scheme == "udp":
+                found.append(inbox.recv(65_536))
+    assert said.stderr == ""
+    readers = [ipfix.Reader()] if scheme == "udp" else [ipfix.Reader() for _ in found]
+    for i, data in enumerate(found):
+        for message in ipfix.messages(data):
+            readers[min(i, len(readers) - 1)].read(message)
+    records = [record for reader in readers for record in reader.records]
+    intervals = [json.loads(line) for line in said.stdout.splitlines()[:-1]]
+    assert len(intervals) > 3
+    assert {number(record[152, 0]) for record in records} == {
+        math.floor(one["start"] * 1e3) for one in intervals if one["groups"]
+    }
+    assert len(records) == sum(len(one["groups"]) for one in intervals)
+    assert {reader.about[0][300, 0].decode() for reader in readers} == {"wirelag watch captures: round trips"}
+    for enterprise, leg in ((0, "server"), (REVERSE, "client")):
+        counts: Counter[str] = Counter()
+        for record in records:
+            counts[key_of(record)] += number(record[2, enterprise])
+        expected = {key: one["legs"].get(leg, {"samples": 0})["samples"] for key, one in groups.items()}
+        assert counts == expected
+    if not needs.absent("ipfixDump") and scheme == "udp":
+        file = tmp_path / "watched.ipfix"
+        file.write_bytes(b"".join(found))
+        assert len(dumped(file)) == len(records)
+
+
+def test_a_receiver_that_is_not_there_is_told_once(capture: Path) -> None:
+    words = ("watch", "rtt", "-r", capture, "--speed", "max", "--by", "flow", "--format", "jsonl")
+    said = wirelag(*words, "--export", f"ipfix+tcp://127.0.0.1:{free_port()}")
+    assert said.stderr.count("Connection refused") == 1
+    assert len(said.stdout.splitlines()) > 3
+    wrong = wirelag("watch", "rtt", "-r", capture, "--export", "ipfix+tcp://x", code=2)
+    assert "--export: lists flows only with --by flow" in wrong.stderr
 
 
 def test_delays_of_flows_in_one_direction(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_comparison_has_a_page(browser: Browser, capture: Path, tmp_path: Path
     shown = {one["name"]: one for one in series(figures(page.read_text(encoding="utf-8"))["groups"])}
     assert called
     assert shown["worse"]["x"] == pytest.approx([3.0] * called)
-    assert browser.ask("document.querySelector('.lead').textContent").startswith("to the server: slower")
+    assert browser.ask("document.querySelector('.lead').textContent").startswith("To the server: slower")
     assert found.to_html() != page.read_text()  # the command line is on the page
     assert browser.ask("document.querySelectorAll('tbody .bad').length") > called
 

@@ -100,3 +100,6 @@ def test_a_terminal_decides_and_a_pipe_has_all(shared_data: Path) -> None:
 
 def test_text_is_wrapped_and_indented() -> None:
     assert fit(["one " * 20, ""], 60) == ["one " * 14 + "one", "  one one one one one", ""]
+    below = ["yes  rtt  " + "one " * 12 + "one", " " * 10 + "one " * 6 + "one"]
+    assert fit(["yes  rtt  " + "one " * 20], 61) == below, "below the last column"
+    assert fit(["a" * 40 + "  " + "one " * 10], 60)[1].startswith("  one"), "unless it is far to the right"

@@ -184,7 +184,7 @@ def test_bands_are_the_intervals_of_the_rows(made: Made, tmp_path: Path) -> None
     drawn = {end for end in (*median["low"], *median["high"]) if end is not None}
     assert drawn == {rounded(end) for ends in rows for end in ends}
     assert "Bands are 95% intervals" in page.read_text()
-    assert "There are no 95% intervals; --interval gives them" in made.page.read_text()
+    assert "There are no 95% intervals: these parts are too short" in made.page.read_text()
 
 
 def test_any_delays_make_a_page(tool: Callable[[str], str], tmp_path: Path) -> None:

@@ -23,6 +23,18 @@ def container_steps() -> Iterator[tuple[str, str]]:
             yield kind, words
 
 
+def debian() -> str:
+    """The name of the Debian that the container file is based on."""
+    base = next(words for kind, words in container_steps() if kind == "FROM")
+    return base.removeprefix("debian:").removesuffix("-slim")
+
+
+def debootstrap(path: Path, *options: str) -> None:
+    """Fill a folder from the packages that this machine uses."""
+    sources = next(one for one in SOURCES if one.exists()).read_text()
+    subprocess.run(["mmdebstrap", "--quiet", *options, debian(), str(path), "-"], input=sources, text=True, check=True)
+
+
 class CleanRoot:
     """Made by mmdebstrap, from the packages that this machine uses; each command has mounts of its own."""
 
@@ -30,11 +42,7 @@ class CleanRoot:
         self.path = path
 
     def __enter__(self) -> Self:
-        base = next(words for kind, words in container_steps() if kind == "FROM")
-        suite = base.removeprefix("debian:").removesuffix("-slim")
-        sources = next(one for one in SOURCES if one.exists()).read_text()
-        made = ["mmdebstrap", "--quiet", "--variant=minbase", suite, str(self.path), "-"]
-        subprocess.run(made, input=sources, text=True, check=True)
+        debootstrap(self.path, "--variant=minbase")
         shutil.copy("/etc/resolv.conf", self.path / "etc/resolv.conf")
         return self
 

@@ -137,7 +137,7 @@ def main(dist: str) -> None:
     """Put the package beside the wheel that it is made of."""
     from wirelag import __version__
 
-    wheel = next(Path(dist).glob(f"wirelag-{__version__}-*.whl"))
+    wheel = next(Path(dist).glob(f"wirelag-{__version__}-*_{os.uname().machine}.whl"))
     when = run("git", "log", "-1", "--format=%ct").strip()
     os.umask(0o022)
     with TemporaryDirectory() as scratch:

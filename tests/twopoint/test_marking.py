@@ -19,6 +19,7 @@ from lab.network import Network
 from tests.oracles.marking import blocks
 from tests.support.captures import ethernet, ipv4, ipv6, pcap, udp
 from tests.support.command import WIRELAG, wirelag
+from tests.support.in_kernel import IN_KERNEL
 from tests.support.in_lab import IN_LAB
 from tests.support.places import SCHEMAS
 from wirelag.twopoint.marking import Block, MarkingMeter, PeriodFinder, match
@@ -155,6 +156,7 @@ def test_clocks_that_differ(marked: tuple[Path, Path, dict[int, tuple[int, list[
         (("--field", "ttl"), "--field: 'ttl' is not one of dscp:0"),
         (("--period", "1us"), "--period: must be at least 1 ms"),
         (("--direction", "x"), "--direction: 'x' is not a direction"),
+        (("--in-kernel", "--quiet"), "--in-kernel: counts at two interfaces, for a time"),
     ],
 )
 def test_what_is_refused(
@@ -222,7 +224,8 @@ def test_marks_in_options_of_ipv6(tmp_path: Path) -> None:
 
 @IN_LAB
 @pytest.mark.acceptance
-def test_marks_live_through_two_interfaces() -> None:
+@pytest.mark.parametrize("inside", [(), pytest.param(("--in-kernel",), marks=IN_KERNEL)], ids=("outside", "inside"))
+def test_marks_live_through_two_interfaces(inside: tuple[str, ...]) -> None:
     """Frames that enter one end of a cable and leave at the other, as two captures of one program see them."""
     network, stop = Network("marking"), threading.Event()
     network.clear()
@@ -242,7 +245,7 @@ def test_marks_live_through_two_interfaces() -> None:
         sender.start()
         words = ("marking", "near", "far", "--duration", "1500ms", "--period", "100ms", "--format", "json")
         try:
-            found = json.loads(network.run("host", *WIRELAG, *words))
+            found = json.loads(network.run("host", *WIRELAG, *words, *inside))
         finally:
             stop.set()
             sender.join()
@@ -253,6 +256,7 @@ def test_marks_live_through_two_interfaces() -> None:
     assert found["lost"] == 0
     assert all(one["sent"] > 10 for one in found["periods"])
     assert 0 <= found["mean"] < 0.05
+    assert ("counted inside the kernel" in found["notes"]) == bool(inside)
 
 
 def test_the_period_is_found_despite_late_packets() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from wirelag.agent import in_kernel
+from wirelag.agent.reflectors import Reflecting, reflectors_of
 from wirelag.agent.settings import MOST_SEGMENTS, MOST_WAYS, SCHEMA
 from wirelag.errors import SettingError, WirelagError
 from wirelag.estimators.catalogue import between_points, capabilities_of
@@ -22,6 +23,7 @@ from wirelag.packets.injection import Kind as Policy
 from wirelag.protocol.terms import Terms
 from wirelag.settings import Settings
 from wirelag.transport import Address
+from wirelag.transport.exports import Target
 
 if TYPE_CHECKING:
     from wirelag.capture.ring import Clock as ClockOf
@@ -59,7 +61,7 @@ class Measured:
     def needs_few(self) -> bool:
         """Whether times and packet ids are all that it needs of packets."""
         delimiters = self.terms.delimiters
-        by_id = delimiters is None or delimiters.control_port is None
+        by_id = delimiters is None or delimiters.by_id
         chosen = self.way is not None or self.references_only or self.terms.by is not None
         return by_id and not chosen and not self.terms.estimator.can.one_sided
 
@@ -143,6 +145,8 @@ class Config:
     clock: ClockOf = "kernel"  # whose timestamps
     given: str = ""  # which settings were given, in words
     inside: InsideSettings | None = None  # None: not measured
+    reflectors: tuple[Reflecting, ...] = ()  # other ends of segments that this point measures alone
+    ipfix: Target | None = None  # where intervals go as flows
 
     @classmethod
     def of(cls, settings: Settings) -> Config:
@@ -156,12 +160,13 @@ class Config:
             raise settings.wrong("capture.clock", "needs an interface: captures have their own timestamps")
         if settings["grace"] > settings["interval"]:
             raise settings.wrong("grace", "is longer than the interval: give a shorter one")
-        terms = _terms(settings)
+        terms, reflectors = _terms(settings), reflectors_of(settings)
         m_set, inside = _pace(settings, terms), _inside(settings, terms)
         if terms.estimator.can.one_sided:
             measured, referred = _interpolated(settings, terms)
         else:
-            measured, referred = _measured(settings, terms, m_set is not None or inside is not None), ()
+            elsewhere = m_set is not None or inside is not None or bool(reflectors)
+            measured, referred = _measured(settings, terms, elsewhere), ()
         in_kernel.check(settings, terms, measured)
         among = tuple(way for _, way in referred if way is not None)
         references = tuple(_reference(settings, at, terms, among) for at in settings.rows("references"))
@@ -196,6 +201,8 @@ class Config:
             settings["capture.clock"],
             settings.stated(),
             inside,
+            reflectors,
+            _ipfix(settings),
         )
 
     @property
@@ -279,13 +286,14 @@ def _terms(settings: Settings) -> Terms:
         raise settings.wrong("cut.control_port", "is missing: control packets need a port")
     if settings["by"] == "dscp" and not can.by_mark:
         raise settings.wrong("by", f"{name} distinguishes flows, not marks: write flow, source, destination or prefix")
-    method = _method(settings, name if not can.one_sided else "join")
+    method, coloured = _method(settings, name if not can.one_sided else "join"), settings["cut.at"] == "colours"
     estimator = _one_sided(settings) if can.one_sided else _two_point(settings, method)
     prefixes = {"ipv4_prefix": settings["ipv4_prefix"], "ipv6_prefix": settings["ipv6_prefix"]}
     try:
         delimiters = method.delimiters(estimator, interval_ns, packets)
         if delimiters is not None and port is None:
-            delimiters = replace(delimiters, bits=0)  # any packet may cut: a slow segment, too, has intervals
+            # any packet may cut: a slow segment, too, has intervals
+            delimiters = replace(delimiters, bits=0, colour=int(settings["cut.colour"][-1]) if coloured else None)
         grouping = Groups(settings["by"], GROUPS, **prefixes, most=settings["most_groups"]).grouping()
     except SettingError as error:
         raise _wrong(settings, error) from None
@@ -298,6 +306,13 @@ def _terms(settings: Settings) -> Terms:
         None,
         "; ".join([w for w in (settings["filter"], settings["capture.tunnels"] and "inside tunnels") if w]) or None,
     )
+
+
+def _ipfix(settings: Settings) -> Target | None:
+    try:
+        return None if settings["push.ipfix"] is None else Target.parse(settings["push.ipfix"])
+    except ValueError as error:
+        raise settings.wrong("push.ipfix", str(error)) from None
 
 
 def _inside(settings: Settings, terms: Terms) -> InsideSettings | None:
@@ -346,7 +361,10 @@ def _method(settings: Settings, name: str) -> Method:
     given = {key: settings[f"estimator.{key}"] for key in ("rows", "loss", "banks", "buckets", "deviation", "tail")}
     given |= {key: settings[f"estimator.{key}"] for key in ("packets_per_interval", "memory", "seed")}
     try:
-        return Method(estimator=name, cut=settings["cut.at"], control_port=settings["cut.control_port"], **given)
+        cut, port = settings["cut.at"], settings["cut.control_port"]
+        if cut == "colours" and port is not None:
+            raise SettingError("control_port", "cuts at control packets: leave cut.at out")
+        return Method(estimator=name, cut="packets" if cut == "colours" else cut, control_port=port, **given)
     except SettingError as error:
         raise _wrong(settings, error) from None
 

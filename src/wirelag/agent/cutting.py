@@ -11,7 +11,7 @@ end, once no other packet can replace the delimiter. Packets that the capture dr
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, Final
@@ -24,8 +24,9 @@ from wirelag.agent.edges import Closed, Edges
 from wirelag.agent.in_kernel import KernelMeter, KernelMeters
 from wirelag.estimators.rli import Rli, RliMeter
 from wirelag.packets.batch import Kind, PacketBatch
+from wirelag.packets.colours import Coloured, split_at_colours
 from wirelag.packets.grouping import OTHER
-from wirelag.packets.intervals import Interval, split, split_at_delimiters
+from wirelag.packets.intervals import Delimiters, Interval, split, split_at_delimiters
 from wirelag.packets.stamp import PORT
 from wirelag.protocol.messages import Seen
 from wirelag.protocol.terms import one_sided
@@ -134,7 +135,7 @@ class _Stream:
         self.measured, self.share, self._in_kernel = measured, _Share(unseen), in_kernel
         delimiters = measured.terms.delimiters
         # Meters need only ids and times; classes and control packets need more.
-        self._few = measured.terms.by is None and (delimiters is None or delimiters.control_port is None)
+        self._few = measured.terms.by is None and (delimiters is None or delimiters.by_id)
         self._grouping = measured.grouping()
         if self._grouping is not None:
             self._grouping.watch_others()
@@ -175,6 +176,12 @@ class _Stream:
         """Add packets of this segment."""
         if len(packets):
             self.meter.observe(packets)
+
+    def late(self, packets: PacketBatch) -> Callable[[Interval], Cut]:
+        """What cuts late packets of the interval before the open one."""
+        meter = ClassMeter(self.measured.terms.two_point, "upstream", self._grouping)
+        meter.observe(packets)
+        return meter.cut
 
     def cut(self, interval: Interval) -> Cut:
         """The cut of an interval, without empty classes; if not all had room, the largest have it from now on."""
@@ -348,7 +355,7 @@ class _Delimited:
         half_ns = 0 if delimiters.control_port is not None else delimiters.length_ns // 2
         self._edges = Edges(half_ns, self.stream.added)
         self._next = PacketBatch.empty()
-        self._pieces = split_at_delimiters(self._fed(), delimiters)
+        self._pieces = _split(self._fed(), delimiters)
         self.times_ns: tuple[int, int] | None = None  # of the earliest and the latest packet that came last
 
     def _fed(self) -> Iterator[PacketBatch]:
@@ -359,10 +366,13 @@ class _Delimited:
         """Add packets; the last piece of a batch has no edge after it."""
         self._next = self.stream.selected(packets)
         self.times_ns = (int(self._next.time_ns.min()), int(self._next.time_ns.max())) if len(self._next) else None
-        for piece, edge in self._pieces:
-            if len(piece):
-                self._edges.grow(int(piece.time_ns[0]), int(piece.time_ns.max()))
-                self.stream.observe(piece)
+        for piece, late, edge in self._pieces:
+            if len(late) and self._edges.waits:
+                self._edges.late(self.stream.late(late))
+            for some in (late if not self._edges.waits else PacketBatch.empty(), piece):
+                if len(some):
+                    self._edges.grow(int(some.time_ns[0]), int(some.time_ns.max()))
+                    self.stream.observe(some)
             if edge is None:
                 return
             yield from self._parts(self._edges.at(edge, self.stream.cut))
@@ -385,6 +395,15 @@ class _Delimited:
     def _parts(self, closed: Iterable[Closed]) -> Iterator[CutPart]:
         for cut, by in closed:
             yield replace(self.stream.part(cut, cut.interval.length_ns), closed_by=by)
+
+
+def _split(batches: Iterator[PacketBatch], delimiters: Delimiters) -> Iterator[Coloured]:
+    """Parts of batches, by the rule of the delimiters; only colours have late packets."""
+    if delimiters.colour is not None:
+        yield from split_at_colours(batches, delimiters)
+        return
+    for piece, edge in split_at_delimiters(batches, delimiters):
+        yield Coloured(piece, PacketBatch.empty(), edge)
 
 
 class _Idle:

@@ -1,7 +1,8 @@
 """Intervals of one segment between packets: which cuts stand, and what lies between them. No I/O.
 
 Law: a cut may be replaced by a later one within half an interval (packets/intervals.py). Until then the interval before
-it waits; if it is replaced, what lies between the two belongs to the interval that waits.
+it waits; if it is replaced, what lies between the two belongs to the interval that waits. Where colours delimit, late
+packets of the interval that waits are added to it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,17 @@ class Edges:
                 self._waiting = replace(part, interval=named)
             self._closed_by = edge.name
         self._opened = Interval(edge.time_ns, edge.time_ns + 1, edge.name)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the interval before the open one may still change."""
+        return self._waiting is not None
+
+    def late(self, cut: Callable[[Interval], Cut]) -> None:
+        """Packets of the interval that waits came late; `cut` makes their synopses."""
+        if self._waiting is not None:
+            interval = self._waiting.interval
+            self._waiting = replace(self._waiting.joined(cut(interval), self._added), interval=interval)
 
     def settled(self, now_ns: int) -> Iterator[Closed]:
         """The interval that waits, once no packet can replace its end."""

@@ -62,6 +62,8 @@ def _lines(config: Config) -> Iterator[str]:
     length = format_duration(config.interval_ns)
     if first.delimiters is None:
         cut = "by the clock"
+    elif first.delimiters.colour is not None:
+        cut = f"where the colour of packets changes (bit {first.delimiters.colour} of the DSCP)"
     elif first.delimiters.control_port is None:
         cut = "at packets that both ends see"
     else:
@@ -83,12 +85,17 @@ def _lines(config: Config) -> Iterator[str]:
         )
     if config.inside is not None:
         yield from _inside(config, config.inside)
+    for end in config.reflectors:
+        pace = f"a test packet every {format_duration(end.every_ns)}, {'with' if end.key else 'without'} a key"
+        yield f"segments {config.point}>{end.name} and back: {pace}, to the reflector at {end.to} port {end.port}"
     one = () if config.m_set is None else (config.of_references("A>B", "::1", "::2"),)  # may be named by the collector
     sent = config.measured or one
     each = sum(message_bytes(measured, config.expected_packets) for measured in sent)
     per_s = each * 1e9 / config.interval_ns
     if not sent and config.inside is not None:
         per_s = MOST_WAYS * way_bytes(config.inside.terms) * 1e9 / config.interval_ns
+    elif not sent and config.reflectors:
+        yield "captures no packet: test packets are timed as they come"
     elif not sent:
         looks = "captures packets to time its references" if config.watches else "captures no packet"
         yield f"measures nothing here: {looks}, and sends only its status"
@@ -99,12 +106,17 @@ def _lines(config: Config) -> Iterator[str]:
         if first.estimator.can.second_round
         else ""
     )
-    yield "clock: any will do, because both ends are here" if alone else _clock(config)
+    if not sent and config.reflectors:
+        yield "clock: any will do: two-way times bound what it and the reflectors' differ by"
+    else:
+        yield "clock: any will do, because both ends are here" if alone else _clock(config)
     for stream in config.references:
         injection = stream.injection
         bound = format_rate(8 * injection.link_bytes_per_s * injection.most_share)
         most = f"never more than {bound} ({injection.most_share:.3g} of the link)"
         yield f"references to {stream.to} {_policy(injection)}; {most}{_unfilled(stream.to)}"
+    if config.ipfix is not None:
+        yield f"each interval of a segment as IPFIX to {config.ipfix.shown}"
     if config.collector is None:
         yield "no collector is configured: the agent cannot start without one"
         return

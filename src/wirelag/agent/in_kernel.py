@@ -46,6 +46,8 @@ def check(settings: Settings, terms: Terms, measured: tuple[Measured, ...]) -> N
     }.items():
         if given:
             raise settings.wrong(name, "is not available in the kernel: leave in_kernel (--in-kernel) out")
+    if terms.by is not None and terms.delimiters is not None and terms.delimiters.colour is not None:
+        raise settings.wrong("by", "the kernel tells no classes apart where colours cut: leave one of them out")
     for i, one in enumerate(measured):
         if one.way is not None and max(len(one.way.source), len(one.way.destination)) > 1:
             raise settings.wrong(f"segments.{i}.direction", "the kernel compares with one network on each side")

@@ -19,9 +19,11 @@ from functools import partial
 from typing import Final
 
 from wirelag import __version__
+from wirelag.agent.asking import Asking
 from wirelag.agent.composing import encoded
 from wirelag.agent.config import Config
 from wirelag.agent.cutting import CutPart
+from wirelag.agent.exporting import of_message, of_part
 from wirelag.agent.history import History
 from wirelag.agent.in_kernel import KernelMeters, open_kernel
 from wirelag.agent.inside import Inside
@@ -39,6 +41,7 @@ from wirelag.ebpf.source import KernelSource
 from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, Seen, decode, encode
+from wirelag.render.ipfix_stream import IpfixStream
 from wirelag.transport import Sender, sender
 from wirelag.transport.notices import Notices, lasting_log
 from wirelag.transport.outbox import Outbox
@@ -78,6 +81,8 @@ class Agent:
         assert config.collector is not None
         self._sender: Sender = sender(config.collector, config.point)
         self._emitter = Emitter(config.references, config.control, config.interval_ns, self.tell, self._clock.steady)
+        self._flows = None if config.ipfix is None else IpfixStream(config.ipfix, f"agent {config.point}", self.tell)
+        self._asking = Asking(config, self.tell, self._clock.steady)
         self._ways = None if config.inside is None else Inside(config, config.inside, self.tell)
         self._settling = Settling(config.point, (config.inside or config).terms, config.past_bytes // 2, self._began_ns)
         live = not isinstance(self._source, Replay)
@@ -149,6 +154,9 @@ class Agent:
                 asyncio.run(self._main())
         finally:
             self._emitter.close()
+            self._asking.close()
+            if self._flows is not None:
+                self._flows.close()
             self._source.close()
             if self._ways is not None:
                 self._ways.close()
@@ -220,6 +228,7 @@ class Agent:
         for each in beside:
             each.add_done_callback(self._ended)
         self._emitter.start()
+        self._asking.start()
         thread.start()  # before any of these tasks runs
         self._greet()
         try:
@@ -278,9 +287,11 @@ class Agent:
             if inside := [part for part in parts if part.measured.end is not None]:
                 await self._put_settled(await asyncio.to_thread(self._settling.take, inside))
             if own := [part for part in parts if part.measured.end is None]:
+                if self._flows is not None:
+                    self._flows.segments([of_part(part, self.config.point) for part in own])
                 await self._put_all([await self._message(part) for part in own])
             if ended:
-                await self._put_settled(await asyncio.to_thread(self._settling.end))
+                await self._put_settled(await asyncio.to_thread(self._settling.end) + self._asking.settled())
                 return
 
     async def _put_settled(self, messages: list[Message]) -> None:
@@ -289,6 +300,8 @@ class Agent:
             self.intervals += 1
             self.packets += message.seen.packets
             self.unseen += message.seen.unseen
+        if messages and self._flows is not None:
+            self._flows.segments([of_message(message) for message in messages])
         if messages:
             await self._put_all([(encode(message), message.key) for message in messages])
 
@@ -330,6 +343,7 @@ class Agent:
             for line in keeping.look(load, time.monotonic()):
                 self.tell(line)
             await self._put_settled(await asyncio.to_thread(self._settling.pass_time))
+            await self._put_settled(self._asking.settled())
             self._notices.pass_time()
 
     async def _answers(self) -> None:
@@ -406,6 +420,8 @@ class Agent:
             "references_refused": self._emitter.refused,
             "references_failed": self._emitter.failed,
         }
+        if config.reflectors:
+            record |= self._asking.counted()
         if self._ways is not None:
             record |= {"inside": True} | {f"left_out_{why}": count for why, count in list(self._ways.left_out.items())}
         if config.m_set is not None:

@@ -30,6 +30,7 @@ MOST_REFERENCES: Final = 64
 MOST_SEGMENTS: Final = 64
 MOST_PORTS: Final = 64  # of a router, to other routers
 MOST_WAYS: Final = 256  # pairs of ports that packets take, measured at a time
+MOST_REFLECTORS: Final = 64
 MOST_SPREAD: Final = 64  # source ports of the references of a virtual link
 ESTIMATORS: Final = between_points(live=True)
 
@@ -87,7 +88,7 @@ SCHEMA: Final = Schema(
         Key("capture.then", PATH, None, "with `in_kernel`: pinned XDP program to run after ours", "--then"),
         Key("estimator.name", ESTIMATOR, "rda", "the estimator", "--estimator"),
         Key("estimator.method", choice("linear", "left", "busy"), "busy", "rli: interpolation ([flows](flows.md))"),
-        Key("estimator.rows", whole(2, 1 << 16), None, "lda (all banks), finecomb: rows; rda: rows for sigma", "--rows",
+        Key("estimator.rows", whole(1, 1 << 16), None, "lda (all banks), finecomb: rows; rda: rows for sigma", "--rows",
             "1024; rda: 256"),
         Key("estimator.loss", TEXT, None, 'lda, finecomb: loss rates to tune for, `"0.1%,5%"`', "--loss"),
         Key("estimator.packets_per_interval", whole(1, 1 << 40), None, "packets to tune for", "--packets-per-interval"),
@@ -101,10 +102,13 @@ SCHEMA: Final = Schema(
         Key("estimator.seed", whole(0, (1 << 64) - 1), 0, "seed of all random choices and of packet ids", "--seed"),
         Key("packet_id.nat", FLAG, False, "leave addresses and ports out of packet ids", "--nat"),
         Key("packet_id.prefix", whole(0, 64), 16, "payload bytes in packet ids", "--prefix"),
-        Key("cut.at", choice("packets", "clock"), None, "where intervals end", "--cut",
+        Key("cut.at", choice("packets", "colours", "clock"), None,
+            "where intervals end; `colours`: of [marked packets](#marked-packets)", "--cut",
             "lda: `packets`; others: `clock`"),
+        Key("cut.colour", choice(*(f"dscp:{bit}" for bit in range(6))), "dscp:0", "lda: the bit that is the colour"),
         Key("cut.control_port", whole(1, 65535), None, "lda: cut at control packets to this port", "--control-port"),
         Key("cut.control_to", ADDRESS, None, "lda: send control packets to this address", "--control-to"),
+        Key("push.ipfix", TEXT, None, "also send [each interval](exports.md#segments) as IPFIX: `ipfix+udp://HOST:4739`"),
         Key("spool.folder", PATH, None, "folder for messages not yet sent", "--spool", "see below"),
         Key("spool.most", size(), "1GiB", "size limit of the spool; beyond it the oldest are dropped", "--spool-most"),
         Key("clock.error", duration(), None, "error bound of the clock, instead of its daemon's", "--clock-error"),
@@ -135,6 +139,14 @@ SCHEMA: Final = Schema(
             Key("to", POINT, None, "the router that a port of this one leads to", required=True),
             Key("interface", TEXT, None, "the port, by the name of its interface"),
             Key("address", ADDRESS, None, "or by this router's address there"),
+        )),
+        "reflectors": (MOST_REFLECTORS, (
+            Key("name", POINT, None, "a router that [reflects test packets](#reflectors): segments `A>R` and `R>A`",
+                required=True),
+            Key("to", ADDRESS, None, "its address", required=True),
+            Key("port", whole(1, 65535), 862, "its port"),
+            Key("every", duration("10ms"), "100ms", "time between requests"),
+            Key("key_file", PATH, None, "file with the key of authenticated packets"),
         )),
         "references": (MOST_REFERENCES, (
             Key("to", ADDRESS, None, "destination of reference packets (STAMP)", "--reference", required=True),

@@ -151,7 +151,7 @@ def list_files(source: PathOrFile | Iterable[PathOrFile]) -> list[tuple[str, str
             continue
         text = os.fspath(one)
         if not text or "\0" in text:
-            raise SettingError("source", f"{text!r} is not the name of a file")
+            raise WirelagError(f"{text!r} is not the name of a file")
         found = [text] if os.path.exists(text) else _matching(text)  # a file may be called what looks like a pattern
         if not found:
             raise WirelagError(f"{text}: no file has such a name")

@@ -266,7 +266,8 @@ def open_raw(path: str) -> io.RawIOBase:
         return open_remote(path)
     if path == STANDARD_INPUT:
         if sys.stdin is None or sys.stdin.isatty():
-            raise WirelagError("standard input is a terminal: pipe a capture into it, as in tcpdump -w - | wirelag ...")
+            found = "closed" if sys.stdin is None else "a terminal"
+            raise WirelagError(f"standard input is {found}: pipe a capture into it, as in tcpdump -w - | wirelag ...")
         return io.FileIO(sys.stdin.fileno(), closefd=False)
     try:
         raw = io.FileIO(path)
@@ -274,7 +275,10 @@ def open_raw(path: str) -> io.RawIOBase:
             raise IsADirectoryError
         return raw
     except FileNotFoundError:
-        raise WirelagError(f"{path}: there is no such file") from None
+        from wirelag.capture.source import is_interface
+
+        live = f"; to measure at the interface: wirelag watch {path} rtt" if is_interface(path) else ""
+        raise WirelagError(f"{path}: there is no such file{live}") from None
     except IsADirectoryError:
         raise WirelagError(
             f"{path}: this is a directory; name the captures in it, as {path.rstrip('/')}/*.pcap"

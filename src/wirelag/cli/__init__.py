@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wirelag import __version__
-from wirelag.errors import WirelagError
+from wirelag.errors import WirelagError, visible
 
 if TYPE_CHECKING:
     from wirelag.cli.parser import Command
@@ -142,5 +142,5 @@ def _write_no_more() -> None:
 
 def _fail(line: str, code: int) -> None:
     for part in line.splitlines():
-        print(f"wirelag: {part}", file=sys.stderr)
+        print(f"wirelag: {visible(part)}", file=sys.stderr)
     sys.exit(code)

@@ -21,7 +21,7 @@ def collect(
         str | None, Option("--forget", metavar="POINT", help="Forget an agent that was removed, and exit.")
     ] = None,
     listen: Annotated[
-        str | None, _option("--listen", "ADDRESS:PORT", "Address to listen on; 127.0.0.1:8321.", SERVED)
+        str | None, _option("--listen", "ADDRESS:PORT", "Address to listen on (127.0.0.1:8321).", SERVED)
     ] = None,
     token_file: Annotated[
         str | None, _option("--token-file", "FILE", "Tokens, one per line; required beyond loopback.", SERVED)
@@ -52,7 +52,8 @@ def collect(
         _option("--topology", "FILE", "Routers and links, for paths; formats as in `wirelag plan`.", MEASURED),
     ] = None,
     slow: Annotated[
-        str | None, _option("--slow", "D", "Blame a segment of a path that adds more than this; 1ms.", MEASURED)
+        str | None,
+        _option("--slow", "D", "Blame a segment of a path that adds more than this (1ms).", MEASURED),
     ] = None,
     slo: Annotated[
         list[str] | None,

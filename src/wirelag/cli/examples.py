@@ -39,7 +39,7 @@ EXAMPLES: Final[dict[str, tuple[Example, ...]]] = {
     "marking": (
         ("wirelag marking here.pcap there.pcap", "the lowest bit of the DSCP is the colour"),
         ("wirelag marking here.pcap there.pcap --field dscp:2 --period 10s", "another bit, and a known period"),
-        ("wirelag marking here.pcap there.pcap --direction '10.0.0.0/8>'", "packets from one side alone"),
+        ("sudo wirelag marking eth0 eth1 --duration 60s --period 10s --in-kernel", "live, through this host"),
     ),
     "report": (
         ("wirelag report captures/", "wirelag-report/index.html: all of them, worst first"),

@@ -64,15 +64,15 @@ Ipv6Prefix = Annotated[
 Above = Annotated[
     list[str] | None, Option("--above", metavar="D", help="Report the share of delays above this.", panel=ANSWER)
 ]
-Questions = Annotated[
-    list[str] | None,
-    Option(
-        "--sla",
-        metavar="QUESTION",
-        help="Exit with 3 unless this holds (with --by, for each group): p99<50ms, mean<10ms, 'above(50ms)<5%'.",
-        panel=ANSWER,
-    ),
-]
+
+
+def _questions(holds: str) -> Any:
+    examples = "p99<50ms, mean<10ms, 'above(50ms)<5%'"
+    return Option("--sla", metavar="QUESTION", help=f"Exit with 3 unless {holds}: {examples}.", panel=ANSWER)
+
+
+Questions = Annotated[list[str] | None, _questions("this holds (with --by, for each group)")]
+QuestionsOfAll = Annotated[list[str] | None, _questions("this holds")]
 _FORMAT_HELP: Final = "Output format; default: by the extension of -o, or table."
 OutputFormat = Annotated[str | None, Option("--format", metavar="|".join(FORMATS), help=_FORMAT_HELP)]
 DelayFormat = Annotated[str | None, Option("--format", metavar="|".join(DELAY_FORMATS), help=_FORMAT_HELP)]

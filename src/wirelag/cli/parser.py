@@ -121,10 +121,11 @@ class Command:
         return " ".join(["wirelag", self.name, "[OPTIONS]", *(one.declared.metavar for one in self.arguments)])
 
     def panels(self) -> list[tuple[str, list[Parameter]]]:
-        """The options that help shows, by panel: what most people want first, what experts want last."""
+        """The options that help shows, by panel: what is required first, then what most people want, then experts."""
         shown = [one for one in self.options if not one.declared.hidden]
         names = dict.fromkeys([one.declared.panel for one in shown] + [OPTIONS])
-        return [(name, [one for one in shown if one.declared.panel == name]) for name in sorted(names, key=_place)]
+        panels = [(name, [one for one in shown if one.declared.panel == name]) for name in sorted(names, key=_place)]
+        return sorted(panels, key=lambda panel: not any(one.required for one in panel[1]))
 
     def run(self, words: Sequence[str]) -> None:
         """Call the function with what these words say."""
@@ -240,6 +241,11 @@ class _Help(argparse.HelpFormatter):
         blocks = text.split("\n\n")
         parts = [one if "\n  " in one else str(super(_Help, self)._format_text(one)).rstrip() for one in blocks]
         return "\n\n".join(parts) + "\n\n"
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        import textwrap
+
+        return textwrap.wrap(text, width, break_on_hyphens=False)  # values have hyphens
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if isinstance(action, _Shown):

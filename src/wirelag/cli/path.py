@@ -13,7 +13,7 @@ from wirelag.cli.options import (
     Interval,
     Output,
     OutputFormat,
-    Questions,
+    QuestionsOfAll,
     Quiet,
     check_outputs,
 )
@@ -48,7 +48,7 @@ def path(
     slow: Annotated[
         str, Option(metavar="D", help="Blame a segment only if it adds more than this.", panel=ANSWER)
     ] = "1ms",
-    sla: Questions = None,
+    sla: QuestionsOfAll = None,
     estimator: EstimatorName = "join",
     interval: Interval = None,
     prefix: Annotated[int, Option(metavar="BYTES", help="Payload bytes in packet ids.", panel=METHOD)] = 16,

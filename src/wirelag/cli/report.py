@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated
 
-from wirelag.cli.options import Cores, Questions, Quiet, Tunnels, check_outputs, with_filter
+from wirelag.cli.options import Cores, QuestionsOfAll, Quiet, Tunnels, check_outputs, with_filter
 from wirelag.cli.parser import Argument, Option
 from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
@@ -27,7 +27,7 @@ def report(
     output: Annotated[
         str, Option("-o", "--output", metavar="FOLDER", help="Folder for the pages; begin with its index.html.")
     ] = "wirelag-report",
-    sla: Questions = None,
+    sla: QuestionsOfAll = None,
     output_format: Annotated[str, Option("--format", metavar="|".join(FORMS), help="Output format.")] = "table",
     cores: Cores = None,
     quiet: Quiet = False,

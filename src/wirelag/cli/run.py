@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from wirelag.cli.options import GroupMemory, replace_parameter
 from wirelag.cli.parser import Option, UsageError
-from wirelag.errors import SettingError, WirelagError
+from wirelag.errors import SettingError, WirelagError, visible
 
 if TYPE_CHECKING:
     from wirelag.measure.result import Result
@@ -79,7 +79,7 @@ def conclude(
     if STOP.stopped:
         result.end_early()
     for line in result.aside(output_format):
-        print(f"warning: {line}", file=sys.stderr)
+        print(f"warning: {visible(line)}", file=sys.stderr)
     result.command_line = shlex.join(["wirelag", *sys.argv[1:]])
     if html:
         result.to_html(html)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TRAFFIC = "Traffic"
 NETWORK = "Network"
 QUEUE_DURATION: Final = "8s"
+LONGEST: Final = 262_144  # bytes of a frame: the largest that libpcap takes
 ENDINGS: Final = tuple(f".{form}{packed}" for form in ("pcap", "pcapng") for packed in ("", ".gz", ".zst"))
 
 
@@ -117,8 +118,8 @@ def simulate(
     check_outputs("table", {"-o": output, "--truth": truth})
     if truth:
         need_polars("Parquet")
-    if snaplen < 1:
-        raise UsageError("must be at least 1", option="--snaplen")
+    if not 1 <= snaplen <= LONGEST:
+        raise UsageError(f"must be at least 1, and at most {LONGEST:,}", option="--snaplen")
     if points == 1 and (_duration(clock_offset, "--clock-offset") or clock_skew):
         raise UsageError("a clock error needs --points 2", option="--clock-offset, --clock-skew")
 

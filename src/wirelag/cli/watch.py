@@ -11,16 +11,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from wirelag.cli.options import (
     ANSWER,
     FILTERS,
     METHOD,
+    Export,
     Force,
     GroupMemory,
     Tunnels,
     check_address,
+    check_flows,
     one_of,
     speed_of,
     with_filter,
@@ -106,6 +108,7 @@ def watch(
     prometheus: Annotated[
         str | None, Option(metavar="ADDRESS", help="Serve /metrics, too: at 127.0.0.1:9464, or at a port.")
     ] = None,
+    export: Export = None,
 ) -> None:
     """Measure live at an interface.
 
@@ -127,6 +130,7 @@ def watch(
     within(cores, 1, len(os.sched_getaffinity(0)), "cores")
     if prometheus is not None:
         check_address(prometheus)
+    check_flows(output_format, export, listed=quantity == "rtt" and by == "flow")
 
     from wirelag.capture.privileges import drop_privileges
 
@@ -155,7 +159,7 @@ def watch(
             )
             opened = open_inside(asked)
             for line in [opened] if isinstance(opened, str) else opened.notes:
-                print(f"warning: {line}", file=sys.stderr)
+                _warn(line)
             inside = None if isinstance(opened, str) else opened
         if inside is not None:
             source, measure = inside.source, inside.measure
@@ -167,7 +171,7 @@ def watch(
             chosen = replace(wanted, expression=expression or "")
             source = replay = _replay(read or [], speed, live_only, chosen, tunnels, length_ns)
             for line in refuse_copies(replay.capture, force):
-                print(f"warning: {line}", file=sys.stderr)
+                _warn(line)
         else:
             from wirelag.capture.fanout import over_cores
             from wirelag.capture.live import Live
@@ -192,6 +196,12 @@ def watch(
             stack.callback(exporter(prometheus, source, measure).close)
         stack.enter_context(_stopping(source))
         show = stack.enter_context(_shown(output_format, source, measure, by))
+        if export is not None:
+            from wirelag.render.ipfix_stream import IpfixStream
+
+            stream = IpfixStream.to(export, f"watch {interface or 'captures'}", _warn)
+            stack.callback(stream.close)
+            show = stream.beside(show)
         from wirelag.measure.live import watch as measured
 
         try:
@@ -203,9 +213,13 @@ def watch(
     if problem is None or inside is not None or source.statistics.packets:
         _conclude(output_format, source, measure, by)
     for line in source.warnings:
-        print(f"warning: {line}", file=sys.stderr)
+        _warn(line)
     if problem is not None:
         raise problem
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr)
 
 
 def _words(words: list[str], read: list[str], speed: str) -> tuple[str | None, str]:
@@ -245,8 +259,6 @@ def _refuse(in_kernel: bool, given: dict[str, bool]) -> None:
 
 def _in_kernel(response: ResponseSettings | None) -> ResponseSettings | None:
     """The kernel sees one direction: use pairs only on request."""
-    from dataclasses import replace
-
     return replace(response, method="auto") if response and response.method is None else response
 
 
@@ -306,7 +318,9 @@ def _shown(
 ) -> Iterator[Callable[[LiveInterval, int], None]]:
     """The output of an interval: a line of JSON, a line of text, or a live view."""
     if form == "jsonl":
-        yield lambda part, dropped: _print(_as_json(part, dropped, source))
+        from wirelag.render.watch import json_line
+
+        yield lambda part, dropped: print(json_line(part, dropped, source), flush=True)
         return
     from wirelag.render.watch import View, plain_line
 
@@ -329,27 +343,9 @@ def _shown(
         yield show
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
-
-
-def _as_json(part: LiveInterval, dropped: int, source: Source) -> str:
-    plain = part.report.to_json("watch") | {"dropped": dropped, "capture": _capture(source)}
-    plain |= {} if part.estimated is None else {"estimated": part.estimated.to_json()}
-    plain["groups"] = [{"key": entry.key} | entry.to_dict() for entry in part.groups()]
-    return json.dumps(plain)
-
-
-def _capture(source: Source) -> dict[str, Any]:
-    known = source.statistics
-    return {"received": known.received, "dropped": known.dropped, "freezes": known.freezes}
-
-
 def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -> None:
     """Report all intervals."""
-    from dataclasses import replace
-
-    from wirelag.render.watch import coverage, table
+    from wirelag.render.watch import captured, coverage, table
 
     known = source.statistics
     report = replace(measure.report(), packets=known.packets, skipped=known.skipped)
@@ -358,11 +354,11 @@ def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -
     groups = measure.groups.entries(measure.quantity, None if form == "jsonl" else SHOWN_GROUPS) if by else []
     if form == "jsonl":
         plain = report.to_json("watch")
-        plain |= {"final": True, "dropped": known.dropped, "capture": _capture(source), "notes": measure.notes()}
+        plain |= {"final": True, "dropped": known.dropped, "capture": captured(source), "notes": measure.notes()}
         beside = measure.estimated()
         plain |= {} if beside is None else {"estimated": beside.to_json()}
         plain["groups"] = [{"key": entry.key} | entry.to_dict() for entry in groups]
-        _print(json.dumps(plain))
+        print(json.dumps(plain), flush=True)
         return
     rows = measure.entries()
     if not rows[0].report.samples:

@@ -334,7 +334,7 @@ def wrong(status: int, line: str) -> Response:
 
 
 def _is_long(response: Response) -> bool:
-    return isinstance(response, JSONResponse) and len(response.body) >= LEAST_PRESSED
+    return response.media_type == "application/json" and len(response.body) >= LEAST_PRESSED
 
 
 def _pressed(response: Response) -> Response:

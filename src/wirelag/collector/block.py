@@ -33,6 +33,11 @@ def period_ns(length_ns: int) -> int:
     return ROWS * length_ns
 
 
+def least_ns(rows: Block, most: int) -> int:
+    """What begins before this is not among the latest `most` results, of which `rows` has the latest itself."""
+    return rows.starts_ns[-most] if 0 < most <= len(rows) else 0
+
+
 def knows_more(rank: int, tally: Tally, other_rank: int, other: Tally) -> bool:
     """Whether a result of an interval knows more than another: then that must not replace it."""
     return (rank, tally.loss_sent > 0) > (other_rank, other.loss_sent > 0)

@@ -1,6 +1,7 @@
 """All segments in one short reply, for a page of a thousand: the last minute of each, judged by its objectives.
 
-Law: it is made at most once in AGAIN_S, however many ask. What the store alone knows (after a restart) is read once.
+Law: it is made at most once in AGAIN_S, however many ask. What the store alone knows (after a restart) is read once,
+for all segments together; one whose results are all in blocks, since it is no longer measured, is read by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.collector.objectives import VERDICTS, Objectives, pattern_of
-from wirelag.collector.store import MINUTE_NS, SUMMED
+from wirelag.collector.store import MINUTE_NS, SUMMED, Row
 from wirelag.protocol.results import Ends, named_ends
 
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ def row(
     }
 
 
+def _when(one: Row) -> Report:
+    """All that is shown of the latest interval, if there is a minute."""
+    return {"start": one.start_ns / 1e9, "end": (one.start_ns + one.length_ns) / 1e9}
+
+
 def _short(value: float | None) -> float | None:
     """Six digits: a page shows three."""
     return None if value is None else float(f"{value:.6g}")
@@ -101,6 +107,7 @@ class Overview:
         self._objectives, self._sites = objectives, sites
         self._made = -AGAIN_S, b""
         self._stored: dict[str, tuple[Report | None, Report | None]] = {}  # by segment: latest, and minute
+        self._is_read = False  # the store was, for all
         self._lock = threading.Lock()
 
     def judge_by(self, objectives: Objectives, sites: Sites) -> None:
@@ -130,11 +137,36 @@ class Overview:
         minute: Report | None = recent.minute(segment)
         if latest is None:
             latest, minute = (self._of.elsewhere(segment, settled) for settled in (False, True))
-        if latest is None:
-            if segment not in self._stored:
-                self._stored[segment] = self._read(segment)
-            latest, minute = self._stored[segment]
+            if latest is None:
+                latest, minute = self._known(segment)
+            else:
+                self._stored[segment] = latest, minute  # of another collector: it is not told again soon
         return row(segment, ends, latest, minute, self._objectives, self._sites)
+
+    def _known(self, segment: str) -> tuple[Report | None, Report | None]:
+        """What the store has of a segment, or another collector has told."""
+        if not self._is_read:
+            self._stored, self._is_read = self._read_all() | self._stored, True
+        if segment not in self._stored:
+            self._stored[segment] = self._read(segment)
+        return self._stored[segment]
+
+    def _read_all(self) -> dict[str, tuple[Report | None, Report | None]]:
+        """The same for all segments that have results outside of blocks."""
+        last: dict[str, Row] = {}
+        minutes: dict[str, Row] = {}
+        for one in self._of.store.latest():
+            if one.length_ns == MINUTE_NS:
+                minutes[one.segment] = one
+            elif one.segment not in last or last[one.segment].start_ns < one.start_ns:
+                last[one.segment] = one
+        found: dict[str, tuple[Report | None, Report | None]] = {
+            name: (one.to_json() if name not in minutes else _when(one), None) for name, one in last.items()
+        }
+        for name, one in minutes.items():
+            told = one.to_json()
+            found[name] = found.get(name, (told, None))[0], told
+        return found
 
     def _read(self, segment: str) -> tuple[Report | None, Report | None]:
         """What the store has of a segment: its latest interval and its latest minute, if it has minutes."""

@@ -7,14 +7,27 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from wirelag.collector.block import Block, period_ns
+from wirelag.collector.block import Block, least_ns, period_ns
 from wirelag.collector.columns import COLUMNS, tally_of
 from wirelag.collector.packing import unpacked
 from wirelag.collector.postgres_tables import BLOCKS, PARTITIONED, connected, run, table_of
 from wirelag.collector.store import Row, rows_in
 from wirelag.collector.tally import Tally
+from wirelag.protocol.results import Rank
 
 NAMES: Final = ", ".join(COLUMNS)
+_LATEST: Final = f"""
+with recursive lengths (series, length_ns) as (
+    select id, (select min(length_ns) from {{table}} where series = id) from series where class = ''
+    union all select series, (
+        select min(length_ns) from {{table}} t where t.series = lengths.series and t.length_ns > lengths.length_ns
+    ) from lengths where length_ns is not null
+)
+select segment, l.length_ns, r.start_ns, rank, {", ".join(f"r.{name}" for name in COLUMNS)}, beyond
+from lengths l join series on id = l.series cross join lateral (
+    select * from {{table}} where series = l.series and length_ns = l.length_ns order by start_ns desc limit 1
+) r
+"""
 MOST: Final = 1 << 20  # parts of a sum
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]  # runs a query
 
@@ -64,6 +77,15 @@ class PostgresReader:
         )
         return [int(length) for (length,) in self._read(query, (plain_text(segment), plain_text(key or "")))]
 
+    def latest(self) -> list[Row]:
+        """The latest result of each segment and length but hours, for all segments at once; not those in blocks."""
+        found = [row for table in ("singles", "minutes") for row in self._read(_LATEST.format(table=table))]
+        return [
+            Row(segment, None, start_ns, length_ns, Rank(rank), tally)
+            for segment, length_ns, start_ns, rank, *row in found
+            if (tally := tally_in(row)) is not None
+        ]
+
     def block(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> Block:
         """Results of one length that begin within these times, in order; the latest, if there are too many."""
         names = plain_text(segment), plain_text(key or "")
@@ -79,8 +101,8 @@ def results_of(read: Read, series: int, length_ns: int, times_ns: tuple[int, int
     """The results of a series, of rows and of blocks; where both have one, that which knows more."""
     table, where = table_of(length_ns), "where series = %s and length_ns = %s and start_ns"
     query = f"select start_ns, rank, {NAMES}, beyond from {table} {where} >= %s and start_ns < %s"
-    rows = read(f"{query} order by start_ns desc limit %s", (series, length_ns, *times_ns, most))
-    first_ns = times_ns[0] // period_ns(length_ns) * period_ns(length_ns)
+    rows = block_of(read(f"{query} order by start_ns desc limit %s", (series, length_ns, *times_ns, most))[::-1])
+    first_ns = max(times_ns[0], least_ns(rows, most)) // period_ns(length_ns) * period_ns(length_ns)
     query = f"select start_ns, count from {BLOCKS[table]} {where} >= %s and start_ns < %s order by start_ns desc"
     wanted, count = list[int](), 0
     for start_ns, held in read(query, (series, length_ns, first_ns, times_ns[1])):
@@ -91,7 +113,7 @@ def results_of(read: Read, series: int, length_ns: int, times_ns: tuple[int, int
     if wanted:
         query = f"select body from {BLOCKS[table]} {where} = any(%s) order by start_ns"
         packed = read(query, (series, length_ns, wanted))
-    blocks = [unpacked(body) for (body,) in packed] + [block_of(rows[::-1])]
+    blocks = [unpacked(body) for (body,) in packed] + [rows]
     return Block.joined(blocks).within(times_ns, most)
 
 

@@ -114,7 +114,7 @@ class Push:
 
         def messages(most: int) -> Iterable[bytes]:
             self._exporter.most = most
-            return self._exporter.segments(waiting, self._instance)
+            return self._exporter.segments(waiting, f"collect {self._instance}")
 
         target.send(messages)
         for sent in waiting:  # others may have come, and pushed these out

@@ -27,7 +27,7 @@ from wirelag.collector.sqlite_file import (
     is_damage,
     opened,
 )
-from wirelag.collector.sqlite_reading import Name, lengths_of, result_in, result_of, results_of
+from wirelag.collector.sqlite_reading import Name, latest_of, lengths_of, result_in, result_of, results_of
 from wirelag.collector.sqlite_rescue import finish, rescue
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, SUMMED, Pruned, Put, Retention, Row, rows_in
 from wirelag.collector.tally import Tally
@@ -460,6 +460,11 @@ class SqliteStore:
         with self._reading:
             series = self._id_of(segment, key)
             return [] if series is None else lengths_of(self._read_base, series)
+
+    def latest(self) -> list[Row]:
+        """The latest result of each segment and length but hours, for all segments at once; not those in blocks."""
+        with self._reading:
+            return list(latest_of(self._read_base, HOUR_NS, self._note))
 
     def block(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> Block:
         """Results of one length that begin within these times, in order; the latest, if there are too many."""

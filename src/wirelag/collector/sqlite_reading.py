@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from wirelag.collector.block import Block, knows_more, period_ns
+from wirelag.collector.block import Block, knows_more, least_ns, period_ns
 from wirelag.collector.columns import COLUMNS, tally_of
 from wirelag.collector.packing import unpacked
 from wirelag.collector.sqlite_check import checksum, is_whole, of_block, of_result
+from wirelag.collector.store import Row
 from wirelag.collector.tally import Tally
 from wirelag.protocol.results import Rank
 
@@ -35,6 +36,19 @@ _LENGTHS: Final = (
     "select min(length_ns) from (select min(length_ns) as length_ns from results where series = ?1 and length_ns > ?2 "
     "union all select min(length_ns) from blocks where series = ?1 and length_ns > ?2)"
 )
+_LATEST: Final = f"""
+with recursive found (series, length_ns) as (
+    select id, (select min(length_ns) from results where series = id) from series where class = ''
+    union all select series, (
+        select min(length_ns) from results r where r.series = found.series and r.length_ns > found.length_ns
+    ) from found where length_ns is not null
+)
+select segment, length_ns, start_ns, rank, {", ".join(COLUMNS)}, crc
+from found join results using (series, length_ns) join series on id = series
+where length_ns <> ? and start_ns = (
+    select max(start_ns) from results r where r.series = found.series and r.length_ns = found.length_ns
+)
+"""
 
 
 def result_in(name: Name, length_ns: int, row: Sequence[Any], told: Told) -> Tally | None:
@@ -90,8 +104,8 @@ def results_of(
     base: sqlite3.Connection, name: Name, series: int, length_ns: int, times_ns: tuple[int, int], most: int, told: Told
 ) -> Block:
     """The results of one length that begin within these times; the latest, if there are too many."""
-    blocks, count = [rows_of(base, name, series, length_ns, times_ns, most, told)], 0
-    earliest_ns = times_ns[0] - period_ns(length_ns)
+    rows, count = rows_of(base, name, series, length_ns, times_ns, most, told), 0
+    blocks, earliest_ns = [rows], max(times_ns[0], least_ns(rows, most)) - period_ns(length_ns)
     for start_ns, *stored in base.execute(_BLOCKS, (series, length_ns, earliest_ns, times_ns[1])):
         if (block := block_in(name, length_ns, start_ns, stored, told)) is None:
             continue
@@ -101,6 +115,13 @@ def results_of(
         if count >= most:
             break
     return Block.joined(blocks[::-1]).within(times_ns, most)
+
+
+def latest_of(base: sqlite3.Connection, but_ns: int, told: Told) -> Iterator[Row]:
+    """The latest row of each segment and length but one."""
+    for segment, length_ns, *row in base.execute(_LATEST, (but_ns,)):
+        if (tally := result_in((segment, ""), length_ns, row, told)) is not None:
+            yield Row(segment, None, row[0], length_ns, Rank(row[1]), tally)
 
 
 def lengths_of(base: sqlite3.Connection, series: int) -> list[int]:

@@ -233,6 +233,10 @@ class Store(Protocol):
         """The lengths of a series' stored intervals."""
         ...
 
+    def latest(self) -> list[Row]:
+        """The latest result of each segment and length but hours, for all segments at once; not those in blocks."""
+        ...
+
     def block(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> Block:
         """Results of one length that begin within these times, in order; the latest, if there are too many."""
         ...

@@ -52,12 +52,14 @@ SEGMENT: Final = np.dtype(
 MINE: Final = np.dtype(
     [
         *((name, "u8") for name in ("piece", "start_ns", "latest_ns")),
-        *((name, "u4") for name in ("first", "end", "cell", "spare")),
+        *((name, "u4") for name in ("first", "end")),
+        ("cell", "u4", 2),
         *((name, "u8") for name in ("missed", "crowded")),
+        ("last_ns", "i8", 2),
         ("recent", "u8", (RECENT, 2)),
     ]
 )
-BY_CLOCK, AT_MARKERS, AT_CONTROL = range(3)
+BY_CLOCK, AT_MARKERS, AT_CONTROL, AT_COLOURS = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class _Hooks(Hooks):
         self.mines = self.memory("mines", MINE).reshape(self.cpus, -1)
         each = len(self.memory("stock")) // self.cpus
         # A cell of its own CPU: another one might be taken for the CPU's.
-        self.mines["cell"] = (np.arange(self.cpus) * each)[:, np.newaxis]
+        self.mines["cell"] = (np.arange(self.cpus) * each)[:, np.newaxis, np.newaxis]
         self.clock_went_back: Callable[[int], None] = lambda name: None
 
     def give_up_after(self, name: int) -> None:
@@ -137,7 +139,9 @@ class KernelLda:
         buckets = estimator.rows * len(estimator.shifts)
         classes = grouping.most + 1 if grouping is not None else 0
         stock, log = stocked(estimator, segments, delimiters is not None, classes)
-        at = BY_CLOCK if delimiters is None else AT_MARKERS if delimiters.control_port is None else AT_CONTROL
+        at = _cut_at(delimiters)
+        if at == AT_COLOURS and grouping is not None:
+            raise WirelagError("by: the kernel tells no classes apart where colours cut; omit --by, or --in-kernel")
         class_sizes, class_constants = constants_of(grouping, segments)
         self.hooks = _Hooks(
             "lda_segments" if segments > 1 else "lda",
@@ -166,6 +170,7 @@ class KernelLda:
                 "marker_key": _kernels.coin_key(delimiters.seed, MARKER) if delimiters else 0,
                 "marker_limit": 2 ** (64 - delimiters.bits) - 1 if delimiters else 0,
                 "control_port": (delimiters.control_port or 0) if delimiters else 0,
+                "colour_bit": 2 + (delimiters.colour or 0) if delimiters else 0,  # behind those of ECN
                 **class_constants,
             },
             interval_ns=interval_ns,
@@ -231,6 +236,7 @@ class KernelSegment:
     _next: int = field(init=False)  # the piece to be read next
     _last: tuple[int, int] | None = field(init=False, default=None)  # time and coin of the last packet that cut
     _given_up: int = field(init=False, default=0)
+    _any: bool = field(init=False, default=False)  # a piece with packets was read
 
     def __post_init__(self) -> None:
         hooks, at = self.of.hooks, self.at
@@ -238,6 +244,7 @@ class KernelSegment:
         self._next = int(self._here["piece"][0])
         source, destination = _nets(self.course)
         self._mine["missed"] = 0
+        self._mine["last_ns"] = 0
         self._here["source_net"][0], self._here["destination_net"][0] = source, destination
         self._here["references_only"][0] = self.references_only
         if self.of.grouping is not None:
@@ -271,14 +278,21 @@ class KernelSegment:
     def pieces(self, until_ns: int | None = None) -> Iterator[tuple[Piece, Opened]]:
         """The pieces that ended before this time, in order, each with the cut after it."""
         self.of.collect()
+        delimiters = self.of.delimiters
+        late_ns = delimiters.length_ns // 2 + 1 if delimiters is not None and delimiters.colour is not None else 0
         while self._next < int(self._here["piece"][0]):
             opened = self._here["opened"][0][(self._next + 1) % OPENED]
             after = Opened(None)
             if int(opened["number"]) == self._next + 1:
-                if until_ns is not None and int(opened["time_ns"]) > until_ns:
+                if until_ns is not None and int(opened["time_ns"]) + late_ns > until_ns:
                     return
                 after = self._after(opened)
+            elif late_ns and int(opened["number"]) <= self._next:  # another CPU is about to write it
+                return
             piece = self._read(self._next)
+            self._any = self._any or piece.synopses[ALL].packets > 0
+            if late_ns and not self._any:  # the first packet ever has no interval before it
+                after = Opened(None)
             self._next += 1
             yield piece, after
 
@@ -304,6 +318,8 @@ class KernelSegment:
         delimiters = self.of.delimiters
         assert delimiters is not None
         name, time_ns, coin = int(opened["name"]), int(opened["time_ns"]), int(opened["coin"])
+        if delimiters.colour is not None:
+            return Opened(Edge(name, time_ns, False))
         near = self._last is not None and time_ns - self._last[0] <= delimiters.length_ns // 2
         if opened["anew"] or delimiters.control_port is not None:
             near = False
@@ -326,6 +342,14 @@ class KernelSegment:
         self.of.packets += everything.packets
         known = self.classes.known(number) if self.classes is not None else None
         return Piece(number, first_ns, latest_ns, {ALL: everything, **synopses}, known)
+
+
+def _cut_at(delimiters: Delimiters | None) -> int:
+    if delimiters is None:
+        return BY_CLOCK
+    if delimiters.colour is not None:
+        return AT_COLOURS
+    return AT_MARKERS if delimiters.control_port is None else AT_CONTROL
 
 
 def _nets(course: Course | None) -> list[tuple[int, ...]]:

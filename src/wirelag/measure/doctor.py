@@ -6,8 +6,10 @@ packet is captured, and nothing is changed.
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
+import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Final, Literal
@@ -22,6 +24,7 @@ EXTRAS: Final = {  # the packages of an extra, and what it is for
     "scale": (("dask", "fsspec"), "--on: all cores, clusters, buckets"),
     "postgres": (("psycopg",), "collect --store postgresql://"),
 }
+DEBIAN: Final = "/usr/lib/wirelag/"
 BPFFS: Final = "/sys/fs/bpf"
 JIT: Final = "/proc/sys/net/core/bpf_jit_enable"
 
@@ -100,6 +103,8 @@ def _extra(extra: str, packages: tuple[str, ...], purpose: str) -> Check:
     if not missing:
         return Check(f"extra {extra}", "yes", ", ".join(packages), purpose)
     fix = f"{sys.executable} -m pip install 'wirelag[{extra}]'"
+    if __file__.startswith(DEBIAN):
+        fix = f"pipx install 'wirelag[{extra}]' (the Debian package cannot be added to)"
     return Check(f"extra {extra}", "no", f"not installed: {', '.join(missing)}", purpose, fix)
 
 
@@ -110,7 +115,8 @@ def _live_capture() -> Check:
     try:
         socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()
     except PermissionError:
-        fix = "run it as root (sudo), or with CAP_NET_RAW alone (setpriv, or the units in deploy/)"
+        program = os.path.join(sysconfig.get_path("scripts"), "wirelag")  # where sudo does not look
+        fix = f"sudo {program if os.path.exists(program) else 'wirelag'} watch eth0 rtt; or the units in deploy/"
         return Check(name, "no", "not permitted: needs CAP_NET_RAW", purpose, fix)
     except (AttributeError, OSError) as error:
         return Check(name, "no", f"no packet sockets ({error})", purpose, "use Linux, with AF_PACKET in its kernel")
@@ -125,7 +131,8 @@ def _kernel() -> Iterator[Check]:
     try:
         shipped("headers")
     except UnavailableError as error:
-        fix = "apt-get install clang, then: pip install --force-reinstall --no-binary wirelag wirelag"
+        again = f"{sys.executable} -m pip install --force-reinstall --no-binary wirelag wirelag"
+        fix = f"{_as_root('apt-get install clang')} && {again}"
         yield Check(name, "no", str(error).split(":")[0] + ": built without clang", purpose, fix)
         return
     try:
@@ -143,7 +150,7 @@ def _kernel() -> Iterator[Check]:
     else:
         yield Check(name, "yes", f"{release}: the verifier accepts our programs", purpose)
     if _read(JIT) == "0":
-        fix = "sysctl -w net.core.bpf_jit_enable=1"
+        fix = _as_root("sysctl -w net.core.bpf_jit_enable=1")
         yield Check("eBPF compiler", "limited", "programs are interpreted, and slow", purpose, fix)
 
 
@@ -152,7 +159,7 @@ def _bpffs() -> Check:
     purpose = "balance, so that it survives a restart"
     if mounted:
         return Check("bpffs", "yes", f"mounted at {BPFFS}", purpose)
-    return Check("bpffs", "no", f"not mounted at {BPFFS}", purpose, f"mount -t bpf bpf {BPFFS}")
+    return Check("bpffs", "no", f"not mounted at {BPFFS}", purpose, _as_root(f"mount -t bpf bpf {BPFFS}"))
 
 
 def _clock() -> Check:
@@ -165,7 +172,7 @@ def _clock() -> Check:
     error = f"within {format_duration(found.error_ns)}, says {found.source}" if found.source else "nothing keeps it"
     if found.synchronised:
         return Check("clock", "yes", error, purpose)
-    return Check("clock", "limited", f"not synchronised ({error})", purpose, "apt-get install chrony")
+    return Check("clock", "limited", f"not synchronised ({error})", purpose, _as_root("apt-get install chrony"))
 
 
 def _cards() -> Check:
@@ -186,6 +193,10 @@ def _cards() -> Check:
     if able:
         return Check(name, "yes", ", ".join(able), purpose)
     return Check(name, "limited", "no card does; the kernel's timestamps are used", purpose)
+
+
+def _as_root(command: str) -> str:
+    return command if os.geteuid() == 0 else f"sudo {command}"
 
 
 def _read(path: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -27,6 +27,7 @@ from wirelag.stats.ranking import fewest
 from wirelag.stats.spread import Spread, spread_of
 from wirelag.synopses.epoch_sums import EpochSums
 from wirelag.synopses.epochs import Epochs
+from wirelag.synopses.group_delays import Group
 from wirelag.synopses.request_response import Exchanges
 from wirelag.synopses.samples import LEGS, Samples, facts
 from wirelag.units import many
@@ -104,6 +105,7 @@ class LiveInterval:
     legs: dict[str, tuple[Distribution, Spread | None]] = field(default_factory=dict)  # of round trips
     estimated: Report | None = None  # of responses: estimates beside paired exchanges
     epochs: EpochSums = field(default_factory=EpochSums)  # of these
+    samples: list[tuple[Sequence[int], Samples]] = field(default_factory=list)  # of groups of round trips, by words
 
     def by_method(self) -> list[Report]:
         """The report, and that of the estimates beside it."""
@@ -260,12 +262,13 @@ class RoundTrips:
         if self._grouping is not None:
             found = list(self._grouping.few(max(1, self.groups.memory // GROUP_BYTES)))
             part.by_group = [
-                self._part(key, leg, delays)
-                for key, group in found
+                self._part(named.key, leg, delays)
+                for named, group in found
                 for i, leg in enumerate(LEGS)
                 if (delays := group.distribution(i)).samples
             ]
             part.groups = partial(self._entries, found, LEGS.index(self.leg_of(self._grouping.by)))
+            part.samples = [(named.words, samples) for named, samples in found]
             # Groups last one interval: a silent one costs nothing later.
             self._grouping = self._grouping.anew()
             self._begin()
@@ -283,12 +286,12 @@ class RoundTrips:
         sums.add(delays.samples, round((delays.mean_ns or 0.0) * delays.samples))
         return GroupPart(key, self.estimator, leg, sums, (), delays)
 
-    def _entries(self, found: list[tuple[str, Samples]], ranked: int) -> list[Entry]:
+    def _entries(self, found: list[tuple[Group, Samples]], ranked: int) -> list[Entry]:
         entries = []
-        for key, group in found:
+        for named, group in found:
             leg = ranked if group.distribution(ranked).samples else 1 - ranked
             report = group.report(self.estimator, "round_trip", LEGS[leg])
-            entries.append(Entry("group", key, report, group.distribution(leg)))
+            entries.append(Entry("group", named.key, report, group.distribution(leg)))
         return entries
 
     def step_of(self, interval_ns: int) -> int:

@@ -121,6 +121,7 @@ def marking(
     tunnels: bool = False,
     duration: Duration | None = None,
     force: bool = False,
+    in_kernel: bool = False,
     progress: Progress = iter,
 ) -> MarkingResult:
     """Measure loss and mean delay between two points, from a colour that packets carry (RFC 9341).
@@ -129,7 +130,8 @@ def marking(
     9343), "altmark:7" of the monitored flow 7 alone. `period` is how long a colour lasts; by default it is found in
     the upstream capture. `offset` is what the downstream clock is ahead; clocks must agree within half a period.
     `direction` ("SRC>DST") and `filter` choose the packets that are marked. `duration` is how long to listen at two
-    interfaces of this host; the period must be known then. `force` measures even if both are one capture.
+    interfaces of this host; the period must be known then. `in_kernel` counts them inside the kernel (eBPF). `force`
+    measures even if both are one capture.
     """
     name, _, flow = field.partition(":") if field.startswith("altmark:") else (field, "", "")
     if name not in FIELDS or (flow and not flow.isdecimal()):
@@ -146,6 +148,8 @@ def marking(
     length_ns = None if duration is None else duration_ns(duration, "duration")
     if length_ns is not None and given is None:
         raise SettingError("period", "is missing: at an interface it cannot be found before packets are counted")
+    if in_kernel:
+        return _in_kernel((upstream, downstream), field, given, ahead_ns, way, filter, tunnels, length_ns)
     points = [
         open_packets(source, filter=filter, tunnels=tunnels, duration_ns=length_ns) for source in (upstream, downstream)
     ]
@@ -203,6 +207,48 @@ def _one_capture(points: Sequence[Packets], force: bool) -> list[str]:
     if not force:
         raise WirelagError(f"{told}: is it one capture twice? Name captures of two points, or use --force")
     return [f"{told}: there is nothing between them (--force)"]
+
+
+def _in_kernel(
+    sources: tuple[PacketSource, PacketSource],
+    field: str,
+    period_ns: int | None,
+    ahead_ns: int,
+    way: Direction | None,
+    filter: Filter | str | None,
+    tunnels: bool,
+    length_ns: int | None,
+) -> MarkingResult:
+    """The same, counted inside the kernel."""
+    from wirelag.capture.source import is_interface
+    from wirelag.measure.marking_kernel import count
+    from wirelag.packets.filters import Filter
+    from wirelag.twopoint.marking import match
+
+    first, second = (one if isinstance(one, str) and is_interface(one) else None for one in sources)
+    if first is None or second is None or length_ns is None or period_ns is None:
+        raise SettingError("in_kernel", "counts at two interfaces, for a time: give --duration and --period")
+    if not field.startswith("dscp:"):
+        raise SettingError("field", "the kernel knows the bits of the DSCP only; leave --in-kernel out")
+    if Filter.of(filter) != Filter():
+        raise SettingError("in_kernel", "takes no filter: choose packets with --direction")
+    points = count((first, second), int(field[-1]), period_ns, way, tunnels, length_ns)
+    found = points[0].blocks, points[1].blocks
+    periods, *unmatched = match(*found, period_ns, ahead_ns)
+    missed = sum(one.inside.statistics().dropped for one in points)
+    result = MarkingResult(
+        field,
+        period_ns,
+        False,
+        periods,
+        (sum(block.packets for block in found[0]), sum(block.packets for block in found[1])),
+        _together([one.inside.hooks.skipped() for one in points]),
+        (unmatched[0], unmatched[1]),
+        subject=f"{first} > {second}",
+        warnings=[f"{many(missed, 'packet')} were not counted: the kernel had no memory left"] if missed else [],
+    )
+    result.notes = [*_notes(result), "counted inside the kernel"]
+    return result
 
 
 def _marked(packets: Packets, field: str, way: Direction | None, progress: Progress) -> Iterator[tuple[Times, Colours]]:

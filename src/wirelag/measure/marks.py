@@ -1,6 +1,7 @@
 """What packets carry for `telemetry` and `marking`: traces of IOAM, loss bits of QUIC, colours that alternate.
 
-A colour counts only if it looks like one: nearly all of the time lies in runs of about the same length.
+A colour counts only if it looks like one: it changes within directions of conversations (classes that differ between
+them are none), and nearly all of the time lies in runs of about the same length.
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ class Marks:
         self.colours = other.colours | self.colours
 
 
+def _varies(batch: PacketBatch) -> int:
+    """The bits of the class in which packets differ."""
+    import numpy as np
+
+    return int(np.bitwise_or.reduce(batch.dscp ^ batch.dscp[0])) if len(batch) else 0
+
+
 class MarksSeeker:
     """Looks for marks in batches; what no packet has costs nearly nothing."""
 
@@ -54,7 +62,7 @@ class MarksSeeker:
             self._quic.observe(batch)
         if (optional := batch.has(Flag.OPTIONS)).any():
             self._read_options(batch, optional)
-        if len(batch) and (varies := int((batch.dscp ^ batch.dscp[0]).max())) | len(self._finders):
+        if varies := _varies(batch):
             self._read_classes(batch, varies)
 
     def _read_options(self, batch: PacketBatch, optional: Any) -> None:
@@ -75,10 +83,14 @@ class MarksSeeker:
     def _read_classes(self, batch: PacketBatch, varies: int) -> None:
         import numpy as np
 
+        direction = batch.flow_key ^ batch.has(Flag.REVERSE)
         for bit in range(DSCP_BITS):
             name = f"dscp:{bit}"
-            if (varies >> bit & 1 or name in self._finders) and len(self._finder(name).lengths) < MOST_RUNS:
-                self._finder(name).observe(batch.time_ns, (batch.dscp >> np.uint8(bit) & np.uint8(1)).astype(np.bool_))
+            if not varies >> bit & 1 or len(self._finder(name).lengths) >= MOST_RUNS:
+                continue
+            colours = (batch.dscp >> np.uint8(bit) & np.uint8(1)).astype(np.bool_)
+            both = np.isin(direction, np.intersect1d(direction[colours], direction[~colours]))
+            self._finder(name).observe(batch.time_ns[both], colours[both])
 
     def _finder(self, name: str) -> PeriodFinder:
         from wirelag.twopoint.marking import PeriodFinder

@@ -54,7 +54,7 @@ class Method:
         within(self.memory, 1 << 10, 1 << 37, "memory")
         within(self.prefix, 0, 64, "prefix")
         for value, least, most, name in (
-            (self.rows, 2, 1 << 24, "rows"),
+            (self.rows, 1 if self.estimator == "lda" else 2, 1 << 24, "rows"),
             (self.buckets, self.banks, 1 << 26, "buckets"),
             (self.packets_per_interval, 1, 1 << 40, "packets_per_interval"),
             (self.control_port, 1, 65535, "control_port"),
@@ -96,6 +96,8 @@ class Method:
 
         rows = self.rows or 1024
         if self.estimator == "lda":
+            if rows == 1:  # one counter of all packets, which needs no packet ids
+                return Lda(1, (0,), deviation, self.tail, self.seed)
             shifts = Lda().shifts
             if self.loss is not None or packets is not None:
                 losses = _shares(self.loss or USUAL_LOSSES)

@@ -138,15 +138,20 @@ def overview(
 
 
 def find_captures(folder: str) -> Iterator[str]:
-    """The captures in a folder and in the folders below it, in order of their names; a file is itself."""
+    """The captures in a folder and in the folders below it, in order of their names; a file is itself.
+
+    Folders that cannot be read come last: whoever opens one says why.
+    """
     if not os.path.exists(folder):
         raise WirelagError(f"{folder}: no such folder")
     if not os.path.isdir(folder):
         yield folder
         return
-    for where, below, names in os.walk(folder):
+    closed: list[str] = []
+    for where, below, names in os.walk(folder, onerror=lambda error: closed.append(error.filename)):
         below.sort()
         yield from (path for name in sorted(names) if _is_capture(path := os.path.join(where, name)))
+    yield from closed
 
 
 def _is_capture(path: str) -> bool:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from wirelag.errors import WirelagError
-from wirelag.measure.marks import Marks, MarksSeeker
 
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture
     from wirelag.capture.source import Statistics
+    from wirelag.measure.marks import Marks, MarksSeeker
     from wirelag.measure.points import Progress
     from wirelag.measure.response_method import Chosen
     from wirelag.packets.batch import PacketBatch
@@ -37,7 +37,7 @@ class Trial:
     servers: int = 0
     requests: int = 0  # packets from clients to servers
     whys: Counter[str] = field(default_factory=Counter)  # why servers have no estimate
-    marks: Marks = field(default_factory=Marks)
+    marks: Marks | None = None
 
     def add(self, other: Trial) -> None:
         """Add the trial of another capture."""
@@ -47,7 +47,9 @@ class Trial:
         self.servers += other.servers
         self.requests += other.requests
         self.whys.update(other.whys)
-        self.marks.add(other.marks)
+        if self.marks and other.marks:
+            self.marks.add(other.marks)
+        self.marks = self.marks or other.marks
 
     @property
     def reason(self) -> str:
@@ -74,7 +76,8 @@ class _FirstPackets:
         self._capture, self._observers, self._progress = capture, observers, progress
         self.round_trips = RttSettings(table_memory=memory or RttSettings().table_memory).estimator().meter("tap")
         self.rows, self.whole, self.read = 0, True, False
-        self._only_first, self.marks = only_first, MarksSeeker()
+        self._only_first = only_first
+        self.marks: MarksSeeker | None = None
 
     def __iter__(self) -> Iterator[PacketBatch]:
         for batch in self._progress(self._capture):
@@ -87,9 +90,22 @@ class _FirstPackets:
                 continue
             self.rows += len(batch)
             self.round_trips.observe(batch)
-            self.marks.observe(batch)
+            self._look_for_marks(batch)
             yield batch
         self.read = True
+
+    def _look_for_marks(self, batch: PacketBatch) -> None:
+        """Hardly any capture has some: what looks for them is loaded when packets may carry one."""
+        from wirelag.packets.batch import Flag, Kind
+
+        if self.marks is None:
+            may = batch.of_kind(Kind.QUIC) | batch.has(Flag.OPTIONS) | (batch.dscp != batch.dscp[:1])
+            if not may.any():
+                return
+            from wirelag.measure.marks import MarksSeeker
+
+            self.marks = MarksSeeker()
+        self.marks.observe(batch)
 
     @property
     def statistics(self) -> Statistics:
@@ -128,7 +144,7 @@ def try_commands(
     except WirelagError:
         if not packets.read:
             raise  # the capture cannot be read; otherwise `response` has nothing to measure
-    trial.whole, trial.marks = packets.whole, packets.marks.found()
+    trial.whole, trial.marks = packets.whole, packets.marks and packets.marks.found()
     trial.delays = packets.round_trips.cut(Interval(0, 0)).distribution().samples
     return trial
 

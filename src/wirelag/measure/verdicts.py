@@ -213,6 +213,8 @@ def _flows(survey: Survey, between: Applicability) -> Applicability:
 
 def _marked(trial: Trial, common: float | None, between: Applicability) -> list[Applicability]:
     found, marks = [], trial.marks
+    if marks is None:
+        return []
     parts = [many(marks.traced, "packet") + " with a trace of IOAM"] if marks.traced else []
     parts += [many(marks.carrying, "direction") + " of QUIC with loss bits"] if marks.carrying else []
     if parts:

@@ -5,7 +5,8 @@ interval of its capture time, but never to one that has ended: a timestamp that 
 So results do not depend on how the input is split into batches.
 
 Where two points must cut at the same packet, packets delimit intervals instead of the clock: packets chosen by a coin
-of their id, which both points see, or special control packets (docs/reference/crossing.md, "Delimiters").
+of their id, which both points see, special control packets (docs/reference/crossing.md, "Delimiters"), or the first
+packet of another colour, where packets are marked with alternating ones (docs/reference/marking.md, "The rule").
 """
 
 from __future__ import annotations
@@ -96,12 +97,21 @@ Words = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Delimiters:
-    """Packets that end an interval: 1 in 2^bits, and of these one per `length_ns`; or control packets to a port."""
+    """Packets that end an interval: 1 in 2^bits, and of these one per `length_ns`.
+
+    Or control packets to a port; or the first packet of the other colour, which changes every `length_ns`.
+    """
 
     length_ns: int
     bits: int = 10
     seed: int = 0
     control_port: int | None = None
+    colour: int | None = None  # the bit of the DSCP, 0 the lowest
+
+    @property
+    def by_id(self) -> bool:
+        """Whether times and packet ids tell where to cut."""
+        return self.control_port is None and self.colour is None
 
     @staticmethod
     def bits_for(packets: float) -> int:

@@ -78,6 +78,18 @@ def error_estimate(error_ns: int) -> int:
     return (SYNCHRONISED | PTP | min(scale, SCALE)) << 8 | max(1, multiplier)
 
 
+def stated_error_ns(estimate: int) -> int | None:
+    """The error that an error estimate states; None: the clock is not synchronised, or that is not known.
+
+    >>> stated_error_ns(error_estimate(1000)), stated_error_ns(UNSYNCHRONISED_PTP)
+    (1006, None)
+    """
+    first, multiplier = estimate >> 8, estimate & 0xFF
+    if not first & SYNCHRONISED or not multiplier:
+        return None
+    return -(-(multiplier * SECOND << (first & SCALE)) >> 32)
+
+
 def errors_ns(packets: PacketBatch, rows: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.bool_], Ints]:
     """Whether senders of references on STAMP's own port report a synchronised clock, and its maximum error.
 

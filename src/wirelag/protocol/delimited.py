@@ -3,11 +3,13 @@
 Law: a point's cuts follow each other; each begins where the previous one ends. A pair is formed once all cuts of both
 points between two common delimiters have arrived, so the order and time of arrival do not matter. A delimiter that
 only one point saw joins the intervals on both sides of it. A cut names the delimiter that opened it, and may name the
-one that closed it (`closed_by`), which saves waiting for the next cut. No I/O.
+one that closed it (`closed_by`), which saves waiting for the next cut. Changes of a colour are named by the colour
+alone: two are the same if the points saw them within half a period of each other. No I/O.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -112,6 +114,12 @@ def _clock(side: Sequence[Message]) -> ClockReading:
     return ClockReading(all(cut.clock.synchronised for cut in side), worst.error_ns, worst.source)
 
 
+def _half_ns(message: Message) -> int | None:
+    """Half a period, if colours delimit."""
+    delimiters = message.terms.delimiters
+    return delimiters.length_ns // 2 if delimiters is not None and delimiters.colour is not None else None
+
+
 @dataclass(slots=True)
 class _Cuts:
     """The cuts of one point, by start time."""
@@ -121,6 +129,28 @@ class _Cuts:
     names: dict[int, int | None] = field(default_factory=dict)  # opening delimiters, of used cuts too
     starts: dict[int, int] = field(default_factory=dict)  # the inverse
     closed: dict[int, tuple[int, int]] = field(default_factory=dict)  # closing delimiter of each, and its time
+    changes: dict[int, list[int]] = field(default_factory=dict)  # where colours delimit: when each came, in order
+
+    def nearest(self, colour: int, time_ns: int, half_ns: int) -> int | None:
+        """When this point saw a colour come, if it was within half a period of this time."""
+        times_ns = self.changes.get(colour, [])
+        at = bisect_left(times_ns, time_ns)
+        near_ns = min(times_ns[max(0, at - 1) : at + 1], key=lambda one_ns: abs(one_ns - time_ns), default=None)
+        return near_ns if near_ns is not None and abs(near_ns - time_ns) <= half_ns else None
+
+    def change(self, colour: int, time_ns: int) -> None:
+        """Remember when a colour came."""
+        times_ns = self.changes.setdefault(colour, [])
+        if times_ns[bisect_left(times_ns, time_ns) :][:1] != [time_ns]:
+            insort(times_ns, time_ns)
+
+    def forget_change(self, colour: int, time_ns: int) -> None:
+        """Forget it."""
+        times_ns = self.changes.get(colour, [])
+        if time_ns in times_ns:
+            times_ns.remove(time_ns)
+        if not times_ns:
+            self.changes.pop(colour, None)
 
     def close(self, message: Message) -> None:
         """Remember what closed a cut, if stated."""
@@ -128,6 +158,8 @@ class _Cuts:
         if type(name) is int and 0 <= name < 1 << 64:
             self.closed[message.interval.start_ns] = name, message.interval.end_ns
             self.starts.setdefault(name, message.interval.end_ns)
+            if _half_ns(message) is not None:
+                self.change(name, message.interval.end_ns)
 
     def name_at(self, time_ns: int) -> int | None:
         """The delimiter at which this point cut at this time."""
@@ -140,6 +172,10 @@ class _Cuts:
         name = self.names.pop(start_ns)
         del self.arrived_ns[start_ns]
         end, end_ns = self.closed.pop(start_ns, (None, None))
+        if name is not None:
+            self.forget_change(name, start_ns)
+        if end is not None and end_ns is not None and end_ns not in self.names:
+            self.forget_change(end, end_ns)
         if name is not None and self.starts.get(name) == start_ns:
             del self.starts[name]
         if end is not None and end_ns not in self.names and self.starts.get(end) == end_ns:
@@ -163,15 +199,19 @@ class Chain:
 
     sides: tuple[_Cuts, _Cuts] = field(default_factory=lambda: (_Cuts(), _Cuts()))
     held: dict[str, Held] = field(default_factory=dict)  # memory of waiting cuts, by key
+    half_ns: int | None = None  # of a period, where colours delimit
 
     def take(self, side: int, message: Message, now_ns: int) -> list[Sides] | None:
         """Add a cut; return the pairs that it completes, None if it had arrived before."""
         cuts, start_ns, name = self.sides[side], message.interval.start_ns, message.interval.name
         if start_ns in cuts.names:
             return None
+        self.half_ns = _half_ns(message)
         cuts.waiting[start_ns], cuts.arrived_ns[start_ns], cuts.names[start_ns] = message, now_ns, name
         if name is not None:
             cuts.starts.setdefault(name, start_ns)
+            if self.half_ns is not None:
+                cuts.change(name, start_ns)
         cuts.close(message)
         found = []
         for first_ns in sorted(self.sides[0].waiting):
@@ -223,4 +263,6 @@ class Chain:
         """When downstream saw the delimiter at which upstream cut at this time; None if either did not see it."""
         up, down = self.sides
         name = up.name_at(start_ns)
+        if name is not None and self.half_ns is not None:
+            return down.nearest(name, start_ns, self.half_ns)
         return None if name is None or up.starts.get(name) != start_ns else down.starts.get(name)

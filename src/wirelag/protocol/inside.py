@@ -1,8 +1,9 @@
-"""Results that one point has settled by itself, because both ends of the segment are its own: insides of routers.
+"""Results that one point has settled by itself: insides of routers, and segments whose other end only reflects.
 
 Law: a `crossing` is the result of one interval of one segment, by class, with its loss and what each end saw. Both ends
-have one clock, which needs no synchronisation: a delay has no clock error. Only the router itself may say it: the
-segment of a point B is `B[...]`. No I/O.
+of an inside have one clock, which needs no synchronisation: a delay has no clock error. Only the router itself may say
+it: the segment of a point B is `B[...]`. Of a segment to a reflector (STAMP) only its other end may, with the bound of
+the clocks' difference that two-way times set; the round trip is a class of its own. No I/O.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from wirelag.protocol.loss import Loss
-from wirelag.protocol.messages import MOST_TEXT, OUT_SEEN, ClockReading, Message, Record, Seen
+from wirelag.protocol.messages import MOST_TEXT, OUT_SEEN, STAMP, ClockReading, Message, Record, Seen
 from wirelag.protocol.results import Rank, Result
 from wirelag.protocol.terms import Terms
 from wirelag.synopses.crossing_summary import from_fields, to_fields
 
 ONE_CLOCK: Final = ClockReading(True, 0, "none")
+ROUND_TRIP: Final = "round trip"  # the class of a segment to a reflector
 
 
 def is_inside(segment: str | None, point: str) -> bool:
@@ -44,7 +46,9 @@ def message_of(result: Result, point: str, terms: Terms, sent_ns: int) -> Messag
         records.append(record | {"why": _short(crossing.reason)})
     if records:
         records[0] |= dict(zip(OUT_SEEN, asdict(down).values(), strict=True))
-    return Message("crossing", point, result.segment, interval, terms, ONE_CLOCK, up, tuple(records), sent_ns)
+        records[0] |= {"by": STAMP} if result.estimator == STAMP else {}
+    clock = result.clock or ONE_CLOCK
+    return Message("crossing", point, result.segment, interval, terms, clock, up, tuple(records), sent_ns)
 
 
 def result_of(message: Message) -> Result:
@@ -56,7 +60,7 @@ def result_of(message: Message) -> Result:
         message.segment or "",
         message.interval,
         Rank.SETTLED,
-        message.terms.estimator.name,
+        down.get("by", message.terms.estimator.name),
         crossings,
         losses,
         (message.seen, Seen(*(down[name] for name in OUT_SEEN))),

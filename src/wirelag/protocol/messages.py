@@ -62,7 +62,8 @@ class UnknownVersion(ValueError):  # noqa: N818
 
 
 Type = Literal["synopsis", "ask", "times", "status", "m-set", "crossing"]
-ClockSource = Literal["adjtimex", "chrony", "ptp", "stated", "none"]
+ClockSource = Literal["adjtimex", "chrony", "ptp", "stated", "stamp", "none"]
+STAMP: Final = "stamp"  # by which a crossing was measured, and its clocks compared, if not by its terms
 Record = dict[str, Any]
 
 
@@ -398,6 +399,8 @@ def _crossing(record: Record, terms: Terms) -> None:
     for reason in (record["why"], record["lost_why"]):
         if reason is not None:
             _text(reason)
+    if record.get("by", STAMP) != STAMP:
+        raise UnknownVersion("has a crossing by a method that this version does not know")
     if record["class"] is None:
         for name in OUT_SEEN:
             number_of(record, name)

@@ -20,7 +20,7 @@ from typing import Final
 from wirelag.protocol.delimited import Chain, is_idle, result_of
 from wirelag.protocol.inside import is_inside
 from wirelag.protocol.inside import result_of as said_of_inside
-from wirelag.protocol.messages import Message
+from wirelag.protocol.messages import STAMP, Message
 from wirelag.protocol.pairing import Key, Pairing
 from wirelag.protocol.pairing import answer as answer  # for agents
 from wirelag.protocol.places import SIDES, Place, Segment, loss_in, with_neighbours
@@ -223,13 +223,14 @@ class Rounds:
     def _about(self, message: Message) -> Iterator[tuple[Segment, int]]:
         """The segments that a message is about, and which end its point is."""
         name = message.segment
-        inside = message.type == "crossing"
-        if name is not None and name not in self._segments and self._named and is_inside(name, message.point) == inside:
-            self._name(name, message.point)
+        point, alone = message.point, message.type == "crossing"
+        inside = alone and message.clock.source != STAMP
+        if name is not None and name not in self._segments and self._named and is_inside(name, point) == inside:
+            self._name(name, point)
         for segment in self._segments.values() if name is None else filter(None, [self._segments.get(name)]):
             points = segment.ends.points
-            if message.point in points and (points[0] == points[1]) == inside:
-                yield segment, points.index(message.point)
+            if point in points and (points[0] == points[1]) == inside and (name is not None or not alone):
+                yield segment, points.index(point)
 
     def _name(self, name: str, point: str) -> None:
         ends = Ends(name, point, point) if is_inside(name, point) else named_ends(name)
@@ -284,7 +285,7 @@ class Rounds:
         return [said_alone(segment.ends, message)]
 
     def _crossing(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
-        """Inside a router, which settles both ends itself."""
+        """Inside a router, or to a reflector: one point settles both ends itself."""
         return [said_of_inside(message)] if segment.is_first(message, now_ns, "crossings", self.counted) else []
 
     def _delimited(self, segment: Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:

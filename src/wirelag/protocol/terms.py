@@ -117,11 +117,16 @@ def _plain(terms: Terms) -> dict[str, Any]:
         "parameters": asdict(terms.estimator),
         "packet_id": asdict(terms.packet_id),
         "interval_ns": terms.interval_ns,
-        "delimiters": asdict(terms.delimiters) if terms.delimiters else None,
+        "delimiters": _plain_delimiters(terms.delimiters) if terms.delimiters else None,
         "by": terms.by,
         "direction": terms.direction,
         "filter": terms.filter,
     }
+
+
+def _plain_delimiters(delimiters: Delimiters) -> dict[str, Any]:
+    """Without a colour as before there was one: collectors of the previous release know no such name."""
+    return {name: value for name, value in asdict(delimiters).items() if name != "colour" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ def table(checks: Sequence[Check]) -> list[str]:
     for one in checks:
         lines.append(f"{one.state:<{states}}  {one.name:<{names}}  {one.found}")
         if one.state != "yes":
-            indent = " " * (states + names + 4)
-            lines.append(f"{indent}needed for: {one.needed_for}")
-            lines += [f"{indent}to mend it: {one.fix}"] if one.fix else []
+            lines.append(f"    needed for: {one.needed_for}")
+            lines += [f"    to mend it: {one.fix}"] if one.fix else []
     able, all_ = sum(one.state == "yes" for one in checks), len(checks)
     return [*lines, "everything works here" if able == all_ else f"{able} of {all_} work without limits"]

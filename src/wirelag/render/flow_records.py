@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from wirelag.packets.flow_ends import Ends, ends_of
+from wirelag.synopses.samples import LEGS, Samples
 
 if TYPE_CHECKING:
     from wirelag.measure.result import Entry
+    from wirelag.packets.intervals import Interval
     from wirelag.report import Report
     from wirelag.synopses.flows import Flows
 
@@ -48,6 +50,17 @@ def of_round_trips(groups: Iterable[Entry], span_ns: tuple[int, int] | None) -> 
             legs = {name: _delays(leg.report) for name, leg in entry.legs.items()}
             ends = ends_of(entry.words)
             yield FlowRecord(ends, start_ns, end_ns, None, None, legs.get("server"), legs.get("client"))
+
+
+def of_samples(groups: Iterable[tuple[Sequence[int], Samples]], interval: Interval) -> Iterator[FlowRecord]:
+    """The flows of an interval of `watch rtt --by flow`: words of each, and its round trips."""
+    for words, samples in groups:
+        if words:
+            server, client = (
+                _delays(samples.report("", "round_trip", leg)) if samples.distribution(i).samples else None
+                for i, leg in enumerate(LEGS)
+            )
+            yield FlowRecord(ends_of(words), interval.start_ns, interval.end_ns, None, None, server, client)
 
 
 def _delays(report: Report) -> Delays:

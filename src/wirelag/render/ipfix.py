@@ -132,12 +132,20 @@ class Exporter:
         yield from self.pack(map(record_of, result.flow_records()), now_s)
 
     def segments(self, intervals: Iterable[tuple[str, Mapping[str, Any]]], name: str) -> Iterator[bytes]:
-        """The messages of intervals of segments, and of the collector that measured them; each time with templates."""
+        """The messages of intervals of segments, and of what measured them; each time with templates."""
+        yield from self._named(f"{name}: one-way delays")
+        yield from self.pack(record_of_segment(*one) for one in intervals)
+
+    def flows(self, flows: Iterable[FlowRecord], name: str) -> Iterator[bytes]:
+        """The messages of flows of an interval, likewise."""
+        yield from self._named(f"{name}: round trips")
+        yield from self.pack(map(record_of, flows))
+
+    def _named(self, name: str) -> Iterator[bytes]:
         self._sent.clear()
-        text = f"wirelag collect: one-way delays, {name}".encode()[:254]
+        text = f"wirelag {name}".encode()[:254]
         about = (DOMAIN, NAME), struct.pack(">IB", self.domain, len(text)) + text
         yield from self.pack([about], scopes=1)
-        yield from self.pack(record_of_segment(*one) for one in intervals)
 
     def _about(self, result: Result) -> Record:
         """Options of the observation domain: what it is, and how many packets were read and could not be."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from wirelag.errors import WirelagError, need_polars
+from wirelag.errors import WirelagError, need_polars, visible
 from wirelag.render.tables import BLOCKS, fit
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ def _table(result: Result, out: IO[str]) -> None:
 def write_lines(lines: Sequence[str], out: IO[str]) -> None:
     """Write lines for a person: as wide as the terminal, in characters that it can show."""
     width = _width(out)
-    text = "\n".join(lines if width is None else fit(lines, width)) + "\n"
+    text = "".join(
+        visible(line).replace("\n", "\\n") + "\n" for line in (lines if width is None else fit(lines, width))
+    )
     encoding = getattr(out, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
@@ -140,10 +142,21 @@ def opened(path: str | None, binary: bool = False, option: str = "-o") -> Iterat
         with _gathered(sys.stdout.buffer) if binary else nullcontext(sys.stdout) as out:
             yield out
         return
+    with _whole(path, "wb" if binary else "w", option) as file, _gathered(file) if binary else nullcontext(file) as out:
+        yield out
+
+
+@contextmanager
+def _whole(path: str, mode: str, option: str) -> Iterator[IO[Any]]:
+    """A file that is written as a whole, or removed; an error names it, and the option that chose it."""
+    is_open = False
     try:
-        with open(path, "wb" if binary else "w") as file, _gathered(file) if binary else nullcontext(file) as out:
-            yield out
+        with open(path, mode) as file:
+            is_open = True
+            yield file
     except OSError as error:
+        if is_open and os.path.isfile(path):
+            os.unlink(path)
         raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with {option}") from None
 
 
@@ -163,8 +176,5 @@ def _gathered(out: IO[bytes]) -> Iterator[IO[bytes]]:
 
 def write_html(path: str, page: str) -> None:
     """Write a page, or say why that is not possible."""
-    try:
-        with open(path, "wb") as file:
-            file.write(page.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with --html") from None
+    with _whole(path, "wb", "--html") as file:
+        file.write(page.encode("utf-8", "backslashreplace"))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 INDEX: Final = "index.html"
 MOST_BARS: Final = 30  # captures in the chart
+MOST_BROKEN: Final = 10  # agreements that the page names
 SHOWN: Final = {"p50": "0.5", "p99": "0.99"}
 QUANTITIES: Final = {"server": "to the server", "client": "to the client", "response": "response"}
 SORTED: Final = "largest p99 to the server first"
@@ -74,7 +75,7 @@ def summary(result: OverviewResult) -> str:
 def page(result: OverviewResult) -> str:
     """The page: the worst captures as a chart, all of them as a table with links, and what cannot be read."""
     from wirelag.render.html.charts import bars
-    from wirelag.render.html.frame import Frame, chart, coverage, document
+    from wirelag.render.html.frame import Frame, chart, coverage, document, listed
 
     shared = _shared([one.file for one in result.captures])
     timed = [one for one in result.captures if (report := one.reports.get("server")) and report.samples]
@@ -87,7 +88,13 @@ def page(result: OverviewResult) -> str:
     )
     shown = timed[:MOST_BARS]
     figures = {}
-    sections = [f'<section><p class="lead">{escape(summary(result)).capitalize()}.</p></section>']
+    broken = [
+        f"{one.file.removeprefix(shared)}: {text.split(';')[0]}" for one in result.captures for text in one.broken
+    ]
+    told = listed(
+        [*broken[:MOST_BROKEN], *([f"and {len(broken) - MOST_BROKEN:,} more"] if broken[MOST_BROKEN:] else [])]
+    )
+    sections = [f'<section><p class="lead">{escape(summary(result)).capitalize()}.</p>{told}</section>']
     if shown:
         named = [_Bar(one.file.removeprefix(shared), one.reports["server"]) for one in shown]
         of = f"The {len(shown)} worst of {len(timed):,} captures" if len(shown) < len(timed) else "All captures"
@@ -101,28 +108,32 @@ def page(result: OverviewResult) -> str:
 def _captures(result: OverviewResult, shared: str) -> str:
     from wirelag.render.html.frame import bounds, delay, table
 
-    heads = ["capture", "packets"]
-    heads += [f"{what}, {name}" for what in QUANTITIES.values() for name in ("samples", *SHOWN)]
+    heads = ["capture", *(f"{quantity} {name}" for quantity in QUANTITIES for name in SHOWN)]
+    heads += ["slowest server, verdicts", "packets", *(f"{quantity} samples" for quantity in QUANTITIES)]
     rows = []
     for one in result.captures:
         name = escape(one.file.removeprefix(shared))
         links = [f'<a href="{quote(page)}">{name if i == 0 else escape(command)}</a>'
                  for i, (command, page) in enumerate(one.pages.items())]  # fmt: skip
-        cells = [" · ".join(links) or name, f"{one.packets:,}"]
+        cells, counts = [" · ".join(links) or name], [f"{one.packets:,}"]
         for quantity in QUANTITIES:
             report = one.reports.get(quantity)
             if report is None or not report.samples:
-                cells += ["-"] * 3
+                cells += ["-"] * len(SHOWN)
+                counts.append("-")
                 continue
-            cells.append(f"{report.samples:,}")
             for q in SHOWN.values():
-                between = bounds(report, q, "no 95% interval")
-                cells.append(f"{delay(report.quantiles[q], report.ci95.get(q))}<small>{between}</small>")
-        broken = f'<span class="bad">{escape(". ".join(one.broken))}</span>' if one.broken else ""
+                between = f'<small class="whole">{bounds(report, q, "")}</small>'
+                cells.append(delay(report.quantiles[q], report.ci95.get(q)) + between)
+            counts.append(f"{report.samples:,}")
+        asked = ", ".join(escape(text.partition(":")[0]) for text in one.broken)
+        broken = f'<span class="bad">breaks {asked}</span>' if asked else ""
         said = one.error or (f"nothing measured: {one.reason}" if not one.reports else "")
-        rows.append([*cells, f'{escape(one.slowest)}<small class="text">{broken}{escape(said)}</small>'])
-    text = "A name leads to the page of its round trips. Below a figure is its 95% interval. A heading sorts."
-    shown = table(f"Captures, {SORTED}", (*heads, "slowest server, verdicts"), rows)
+        more = f'<small class="text">{broken}{escape(said)}</small>' if broken or said else ""
+        rows.append([*cells, escape(one.slowest) + more, *counts])
+    text = "A name leads to the page of its round trips: to the server, and to the client. Below a figure is its 95% "
+    text += "interval, if there is one. A heading sorts."
+    shown = table(f"Captures, {SORTED}", heads, rows)
     return f"<section><h2>Every capture</h2><p>{text}</p>{shown}</section>"
 
 

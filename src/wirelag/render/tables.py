@@ -84,9 +84,12 @@ def fit(lines: Sequence[str], width: int) -> list[str]:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
+    """Text in lines; they go on below its last column, if that leaves three fifths of the width."""
+    import re
     import textwrap
 
-    start = len(line) - len(line.lstrip()) + 2
+    columns = [found.end() for found in re.finditer(r"\S {2,}(?=\S)", line) if found.end() <= width * 2 // 5]
+    start = columns[-1] if columns else len(line) - len(line.lstrip()) + 2
     return textwrap.wrap(line, width, subsequent_indent=" " * start, break_on_hyphens=False) or [""]
 
 

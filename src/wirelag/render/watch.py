@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -168,3 +169,17 @@ def memory_bytes() -> int:
     """The memory of this process, including the ring."""
     resident = Path("/proc/self/statm").read_bytes().split()[1]
     return int(resident) * os.sysconf("SC_PAGE_SIZE")
+
+
+def json_line(part: LiveInterval, dropped: int, source: Source) -> str:
+    """An interval as a line of JSON."""
+    plain = part.report.to_json("watch") | {"dropped": dropped, "capture": captured(source)}
+    plain |= {} if part.estimated is None else {"estimated": part.estimated.to_json()}
+    plain["groups"] = [{"key": entry.key} | entry.to_dict() for entry in part.groups()]
+    return json.dumps(plain)
+
+
+def captured(source: Source) -> dict[str, Any]:
+    """What the capture has counted."""
+    known = source.statistics
+    return {"received": known.received, "dropped": known.dropped, "freezes": known.freezes}

@@ -105,7 +105,7 @@ class GroupDelays(Grouping):
         for place in places[order[:most]]:
             yield self._records(place)[0, :_KEY].tolist()
 
-    def few(self, most: int) -> Iterator[tuple[str, Samples]]:
+    def few(self, most: int) -> Iterator[tuple[Group, Samples]]:
         """The groups with the most samples, in the order they came; the others are merged into "other"."""
         counts = self._words(_SAMPLES) + self._words(_SAMPLES + _SUMS)
         kept = set(np.argsort(-counts.astype(np.int64), kind="stable")[:most].tolist())
@@ -113,11 +113,11 @@ class GroupDelays(Grouping):
         for i, group in enumerate(self.groups()):
             samples = self.samples(group)
             if i in kept:
-                yield group.key, samples
+                yield group, samples
             else:
                 others.merge(samples)
         if others.distributions:
-            yield OTHER_KEY, others
+            yield Group(0, OTHER, OTHER_KEY), others
 
     @property
     def number(self) -> int:

@@ -40,9 +40,9 @@ async def all_of(told: Iterable[Awaitable[None]]) -> None:
 
 
 class Acknowledge(Protocol):
-    """Reports the fate of a message; the sender keeps a message that is not stored."""
+    """Reports the fate of a message; the sender keeps one that is not stored. None: it may be, and is sent again."""
 
-    def __call__(self, is_stored: bool = True) -> Awaitable[None]: ...
+    def __call__(self, is_stored: bool | None = True) -> Awaitable[None]: ...
 
 
 _SCHEMES: Final = {"https": True, "http": False, "tls": True, "nats": False}  # encrypted or not

@@ -75,7 +75,7 @@ def _by_digest(tokens: Mapping[str, str | None] | None) -> dict[bytes, str | Non
     return None if tokens is None else {_digest(token): point for token, point in tokens.items()}
 
 
-def _acknowledge(stored: asyncio.Future[bool], is_stored: bool = True) -> Awaitable[None]:
+def _acknowledge(stored: asyncio.Future[bool | None], is_stored: bool | None = True) -> Awaitable[None]:
     if not stored.done():
         stored.set_result(is_stored)
     return NOW
@@ -123,7 +123,7 @@ class HttpInbox:
         )  # an agent listens
         self.about: Callable[[str, list[str]], Mapping[str, Any]] = lambda point, segments: {}
         self._most, self.most_held, self._patience_s = most, most_held, patience_s
-        self._came: asyncio.Queue[tuple[bytes, asyncio.Future[bool]] | None] = asyncio.Queue()
+        self._came: asyncio.Queue[tuple[bytes, asyncio.Future[bool | None]] | None] = asyncio.Queue()
         self._asks: dict[str, _Asks] = {}
         self._runs = runs or Runs()
         self._doubled: set[str] = set()  # points whose name two agents use
@@ -297,7 +297,7 @@ class HttpInbox:
 
         late = stored.get_loop().call_later(self._patience_s, gone)
 
-        def known(stored: asyncio.Future[bool]) -> None:
+        def known(stored: asyncio.Future[bool | None]) -> None:
             late.cancel()
             self._release(sender, size)
             reply(self._fate(None if stored.cancelled() else stored.result()))
@@ -317,7 +317,7 @@ class HttpInbox:
             return None
         return self._second(point, request)
 
-    def _pass_on(self, request: Request, point: str, data: bytes) -> asyncio.Future[bool]:
+    def _pass_on(self, request: Request, point: str, data: bytes) -> asyncio.Future[bool | None]:
         """Hand a message to the collector."""
         if point in self._asks:
             self._asks[point].answered(self._number_of(request.headers.get(ASK_HEADER, "")))

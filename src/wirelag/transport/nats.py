@@ -1,11 +1,10 @@
 """Messages over NATS JetStream, both sides.
 
-Law: the broker keeps a message until the collector has acknowledged it. An agent's copy is deleted when the broker has
-it: until the collector has stored it, it is as safe as the broker's disk (docs/reference/messages.md). When its stream
-is full it accepts no more, and messages stay with their agents: nothing is lost silently. It keeps a limited number of
-messages of each point, and accepts no more of that point: a flood of one does not stand before the messages of others.
-Every connection is checked before any secret is sent. So the library's own reconnecting is not used: it would accept
-plain text.
+Law: an agent keeps a message until the collector says that it has stored it, and sends it again until then. The broker
+only carries both: what it loses, whatever it had acknowledged, is sent again (stored.py). It keeps a message until the
+collector has acknowledged it. When its stream is full it accepts no more. It keeps a limited number of messages of each
+point, and accepts no more of that point: a flood of one does not stand before the messages of others. Every connection
+is checked before any secret is sent. So the library's own reconnecting is not used: it would accept plain text.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -29,6 +29,7 @@ from wirelag.transport import Acknowledge, Address, Declined, Refused, Unreachab
 from wirelag.transport.http import RUN_HEADER
 from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
+from wirelag.transport.stored import Awaited, all_stored
 
 try:
     import nats.errors
@@ -39,7 +40,17 @@ try:
     from nats.js.errors import APIError, NoStreamResponseError
 
     from wirelag.transport.lease import Lease
-    from wirelag.transport.nats_streams import ASKED, ASKS, HEADERS, MESSAGES, STREAM, StreamClient, bound, ensure
+    from wirelag.transport.nats_streams import (
+        ASKED,
+        ASKS,
+        HEADERS,
+        MESSAGES,
+        STREAM,
+        TELL_HEADER,
+        StreamClient,
+        bound,
+        ensure,
+    )
 except ImportError:
     raise MissingExtraError("NATS") from None
 
@@ -56,7 +67,8 @@ _MOST_PENDING: Final = 100_000  # messages that may wait like this, or for their
 _BOUND_AGAIN_S: Final = 60.0  # when it is tried again to set this limit
 _MOST_PUT_OFF: Final = 64  # messages of a second agent of a point that the broker keeps
 _PUT_OFF_S: Final = 15.0  # how long they and their agent wait for the next try
-_VERDICT_S: Final = 2.0  # how long an agent that was refused waits for the collector's word about its next message
+_STORED_S: Final = 10.0  # how long an agent waits for the word that a message is stored, before it sends it again
+_MOST_TRIES: Final = 4  # deliveries of a message that cannot be stored, if its sender waits: then that sends it again
 _ASK_AGAIN_S: Final = 2.0  # the same for asks: the collector does not wait long for replies
 _MOST_SHOWN: Final = 200  # characters of a point's name in the log
 
@@ -87,18 +99,21 @@ def named(word: str) -> str:
     return name if name.isprintable() else word[:_MOST_SHOWN]
 
 
-def _verdicts(point: str) -> str:
-    """The subject on which an agent hears that it is refused; `point` as in subjects."""
-    return f"_INBOX.{point}.refused"
+REFUSED, STORED = "refused", "stored"  # what a sender hears
+
+
+def hears(what: str, who: str) -> str:
+    """The subject on which a sender hears that it is refused, or what is stored; `who` as in subjects."""
+    return f"_INBOX.{who}.{what}"
 
 
 class Line:
     """A connection that is made when needed, and again after a loss."""
 
-    def __init__(self, address: Address, name: str, told: Callable[[str], None] | None = None) -> None:
-        """`told` is called with what the collector says about this name's messages."""
+    def __init__(self, address: Address, name: str, told: Mapping[str, Callable[[str], None]] | None = None) -> None:
+        """`told`: by subject (`hears`), what is called with what collectors say about this name's messages."""
         self._address = address
-        self._told = told
+        self._told = told or {}
         self._context = address.context()
         self._name = name
         self._client: Client | None = None
@@ -210,12 +225,8 @@ class Line:
                 3 * _TIMEOUT_S,
             )
             self._check_encrypted(client)
-            if (told := self._told) is not None:
-
-                async def heard(message: Msg) -> None:
-                    told(message.data.decode(errors="replace"))
-
-                await client.subscribe(_verdicts(token(self._name)), cb=heard)
+            for what, tell in self._told.items():
+                await client.subscribe(hears(what, token(self._name)), cb=partial(_heard, tell))
         except (nats.errors.Error, OSError, TimeoutError) as error:
             await _closed(client)
             raise self.unreachable(self._said or plain(error)) from None
@@ -238,42 +249,44 @@ class Line:
 class NatsSender:
     """The agent's side.
 
-    The broker takes what a second agent of this name sends. So the collector tells that agent, which keeps its messages
-    from then on: it sends one at a time, and that one counts as sent only if the collector does not refuse it again.
+    The broker takes what a second agent of this name sends. So the collector tells that agent, which from then on sends
+    one message at a time.
     """
 
     def __init__(self, address: Address, point: str) -> None:
         self._point = point
         self._address = address
-        self._line = Line(address, point, self._told)
-        self._life = secrets.token_hex(8)  # else anyone who guesses a key could make the broker drop its message
+        self._awaited = Awaited()
+        self._line = Line(address, point, {REFUSED: self._told, STORED: self._awaited.stored})
+        self._life = secrets.token_hex(8)
         self._is_second = False  # another agent of this name is running
-        self._verdict, self._not_before_s, self._turn = asyncio.Event(), 0.0, asyncio.Lock()
+        self._not_before_s, self._turn = 0.0, asyncio.Lock()
 
     async def send(self, data: bytes, key: str) -> None:
-        """Return once the broker has it on disk; the broker drops duplicates of the last ten minutes."""
+        """Return once a collector has stored it."""
         if not self._is_second:
-            await self._publish(data, key)
+            await self._until_stored(data, key)
             return
         async with self._turn:
             if time.monotonic() < self._not_before_s:
                 raise self._declined()
-            self._verdict.clear()
-            await self._publish(data, key, secrets.token_hex(4))  # a name that the broker does not drop
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._verdict.wait(), _VERDICT_S)
-                raise self._declined()
+            await self._until_stored(data, key)
             self._is_second = False
 
-    async def _publish(self, data: bytes, key: str, again: str = "") -> None:
-        where, name = subject(key.partition("-")[0], self._point), f"{key}-{self._life}{again}"
-        headers = {"Nats-Msg-Id": name, RUN_HEADER: self._life}
-        await _publish(self._line, where, data, headers, self._address.shown)
+    async def _until_stored(self, data: bytes, key: str) -> None:
+        headers = {RUN_HEADER: self._life, TELL_HEADER: key}
+        with self._awaited.expect(key) as word:
+            await _publish(self._line, subject(key.partition("-")[0], self._point), data, headers, self._address.shown)
+            is_stored = await self._line.unless_lost(all_stored([word], _STORED_S))
+        if is_stored is None:
+            raise Declined(f"{self._address.shown}: no collector has stored it within {_STORED_S:g} s")
+        if not is_stored:
+            raise self._declined()
 
     def _told(self, run: str) -> None:
         if run == self._life:
             self._is_second, self._not_before_s = True, time.monotonic() + _PUT_OFF_S
-            self._verdict.set()
+            self._awaited.refused()
 
     def _declined(self) -> Declined:
         return Declined(f"{self._address.shown}: another agent called {self._point} is running; give each its own name")
@@ -330,8 +343,8 @@ class NatsInbox:
     async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
         """Messages are repeated after `again_s` seconds if they are not acknowledged."""
         async for message in _consume(self._line, STREAM, COLLECTOR, None, self._again_s, self._complain, self._hold):
-            acknowledge, again = _acknowledger(message), (message.metadata.num_delivered or 1) > 1
             point, is_second = message.subject.rpartition(".")[2], self._is_second(message)
+            acknowledge, again = _acknowledger(message, point), (message.metadata.num_delivered or 1) > 1
             if wait_s := self._quotas.turn_s(point, len(message.data), again):  # whatever it is, it takes time
                 self.counts["waited for its turn"] += 1
                 with suppress(nats.errors.Error):  # the broker keeps it
@@ -368,11 +381,11 @@ class NatsInbox:
             )
         self.counts["of a second agent"] += 1
         with suppress(Unreachable):  # it is told again
-            await self._line.say(_verdicts(point), (message.headers or {}).get(RUN_HEADER, "")[:64])
+            await self._line.say(hears(REFUSED, point), (message.headers or {}).get(RUN_HEADER, "")[:64])
         number = message.metadata.sequence.stream
         if number not in put_off and len(put_off) >= _MOST_PUT_OFF:
             self.counts["of a second agent, dropped"] += 1
-            await acknowledge()
+            await acknowledge(None)
             return
         put_off.add(number)
         with suppress(nats.errors.Error):  # the broker keeps it
@@ -473,14 +486,25 @@ def _of_another(message: Msg) -> bool:
         return False  # garbage is counted elsewhere
 
 
-def _acknowledger(message: Msg) -> Acknowledge:
-    async def acknowledge(is_stored: bool = True) -> None:
+def _acknowledger(message: Msg, who: str | None = None) -> Acknowledge:
+    """`who` hears that it is stored, if it wants to; what is not stored soon is then left to it."""
+    name = (message.headers or {}).get(TELL_HEADER) if who is not None else None
+
+    async def acknowledge(is_stored: bool | None = True) -> None:
         with suppress(nats.errors.Error):  # if it is lost, the message is repeated
             tries = message.metadata.num_delivered or 1
-            later_s = min(_MOST_NOT_STORED_S, _NOT_STORED_S * 2 ** min(tries - 1, 10))
-            await (message.ack() if is_stored else message.nak(delay=later_s))
+            if is_stored is False and (name is None or tries < _MOST_TRIES):
+                await message.nak(delay=min(_MOST_NOT_STORED_S, _NOT_STORED_S * 2 ** min(tries - 1, 10)))
+                return
+            await message.ack()
+            if is_stored and name is not None:
+                await message._client.publish(hears(STORED, str(who)), name.encode())
 
     return acknowledge
+
+
+async def _heard(tell: Callable[[str], None], message: Msg) -> None:
+    tell(message.data.decode(errors="replace"))
 
 
 async def _closed(client: Client) -> None:

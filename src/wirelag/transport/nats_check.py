@@ -53,10 +53,7 @@ async def problem(address: Address) -> str | None:
         return full
     if replicas >= _SAFE_REPLICAS:
         return None
-    return (
-        f"whose stream has one copy ({replicas} of {_SAFE_REPLICAS} replicas): after a power failure it may have lost "
-        f"what it acknowledged; set sync_interval: always in its jetstream block, or use {_SAFE_REPLICAS} replicas"
-    )
+    return f"whose stream has one copy ({replicas} of {_SAFE_REPLICAS} replicas): what it loses, agents send again"
 
 
 async def _room(line: Line, context: JetStreamContext) -> str | None:

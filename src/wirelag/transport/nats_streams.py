@@ -1,7 +1,7 @@
 """The streams that a NATS broker keeps for wirelag, and how messages are read from them.
 
 Laws. A stream that is full accepts no more, and a point that has its share there neither; agents keep the rest. Of a
-message's headers only ours is read: the library takes others for what the broker itself says.
+message's headers only ours are read: the library takes others for what the broker itself says.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from wirelag.transport.http import RUN_HEADER
 
 STREAM: Final = "WIRELAG"
 ASKS: Final = "WIRELAG_ASKS"
+TELL_HEADER: Final = "Wirelag-Tell"  # the name by which its sender wants to hear that a message is stored
 HEADERS: Final = 512  # maximum size of a message's headers
 _MOST_OF_SUBJECT: Final = 1024  # messages of a point and a type that the broker keeps; the agent keeps the rest
 _MOST_ASKS: Final = 256  # asks that wait for one agent; the oldest go
@@ -45,7 +46,7 @@ ASKED: Final = StreamConfig(
     max_age=600,
     max_msg_size=MOST_BYTES + HEADERS,
 )
-_OWN: Final = re.compile(rf"\r\n({RUN_HEADER}: ?[!-~]{{1,64}}\r\n)".encode(), re.IGNORECASE)
+_OWN: Final = re.compile(rf"(?<=\r\n)(?:{RUN_HEADER}|{TELL_HEADER}): ?[!-~]{{1,128}}\r\n".encode(), re.IGNORECASE)
 
 
 class StreamClient(Client):
@@ -57,8 +58,8 @@ class StreamClient(Client):
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         if headers and reply:
-            own = _OWN.search(headers)
-            headers = b"NATS/1.0\r\n" + own[1] + b"\r\n" if own is not None else b""
+            own = _OWN.findall(headers)
+            headers = b"NATS/1.0\r\n" + b"".join(own) + b"\r\n" if own else b""
         await super()._process_msg(sid, subject, reply, data, headers)
 
 

@@ -1,29 +1,33 @@
 """Messages for collectors that share the work: each goes to the partition of its segment, and waits for the owner.
 
-Law: a message is acknowledged to its agent, or to the broker that had it, once it is in its partition's subject; from
-there on it is the owner's, who acknowledges it when it is stored. So both ends of a segment meet at one collector,
-whichever way they came in. It has no name by which the broker drops repetitions, since the owner does: with names and a
-server that was paused, servers of a cluster (nats-server 2.9) were seen with different messages under one number, and
-messages were lost. A partition has one consumer, which whoever owns it reads from: what a former owner had and did not
-acknowledge comes to the next one after _AGAIN_S, and what a former owner still reads it cannot store, and gives back.
+Law: a message is acknowledged to its agent once every owner that it is for has said that it is stored. So both ends of
+a segment meet at one collector, whichever way they came in, and what the broker loses on the way its agent sends again.
+It has no name by which the broker drops repetitions, since the owner does. A partition has one consumer, which whoever
+owns it reads from: what a former owner had and did not acknowledge comes to the next one after _AGAIN_S, and what a
+former owner still reads it cannot store, and gives back. Memory is bounded: _MOST_HELD bytes of messages of each inbox
+wait for their owners, and others wait where they are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Final
 
 from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, UnknownVersion, peek
 from wirelag.protocol.sharing import parts_of
 from wirelag.transport import Acknowledge, Address, Inbox, Refused, Unreachable, pauses
+from wirelag.transport.http import RUN_HEADER
 from wirelag.transport.http_inbox import HttpInbox
 from wirelag.transport.lease import Lease
 from wirelag.transport.nats import (
     _ASK_AGAIN_S,
+    STORED,
     Line,
     NatsInbox,
     _acknowledger,
@@ -32,9 +36,10 @@ from wirelag.transport.nats import (
     subject,
     token,
 )
-from wirelag.transport.nats_streams import ASKED, ASKS, HEADERS, MESSAGES, ensure
+from wirelag.transport.nats_streams import ASKED, ASKS, HEADERS, MESSAGES, TELL_HEADER, ensure
 from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
+from wirelag.transport.stored import Awaited, all_stored
 
 try:
     import nats.errors
@@ -59,7 +64,10 @@ _FETCH: Final = 64  # messages of a partition that are fetched at once,
 _PENDING: Final = 512  # and that wait for their acknowledgement
 _POLL_S: Final = 2.0
 _WAITING: Final = 1024  # messages that wait for the collector
-_FORWARDED: Final = 128  # messages under way to their partitions
+_FORWARDED: Final = 128  # messages under way to their partitions,
+_MOST_AWAITED: Final = 4096  # and of one inbox until their owners have stored them,
+_MOST_HELD: Final = 64 << 20  # and their bytes
+_STORED_S: Final = 8.0  # how long the word of an owner is waited for; less than agents and brokers wait
 
 
 class EntryInbox(NatsInbox):
@@ -87,8 +95,10 @@ class Parts:
 
     def __init__(self, address: Address, me: str, replicas: int = 1) -> None:
         self.counts: Counter[str] = Counter()
-        self.line = Line(address, me)
-        self._address, self._replicas = address, replicas
+        self._awaited, self._life, self._number = Awaited(), secrets.token_hex(8), 0
+        self.line = Line(address, me, {STORED: self._awaited.stored})
+        self._me, self._address, self._replicas = token(me), address, replicas
+        self._room = asyncio.Semaphore(_FORWARDED)
         self._came: asyncio.Queue[tuple[bytes, Acknowledge] | None] = asyncio.Queue(_WAITING)
         self._readers: dict[int, asyncio.Task[None]] = {}
 
@@ -96,33 +106,54 @@ class Parts:
 
     async def forward(self, inbox: Inbox) -> None:
         """Put what an inbox receives into partitions, without end."""
-        room = asyncio.Semaphore(_FORWARDED)
+        held, ended = 0, asyncio.Event()
+        under_way: set[asyncio.Task[None]] = set()
+
+        def end(task: asyncio.Task[None], size: int) -> None:
+            nonlocal held
+            held -= size
+            under_way.discard(task)
+            ended.set()
+
         async with asyncio.TaskGroup() as group:
             async for data, acknowledge in inbox.messages():
-                await room.acquire()
-                group.create_task(self._forward(data, acknowledge)).add_done_callback(lambda _: room.release())
+                while under_way and (held + len(data) > _MOST_HELD or len(under_way) >= _MOST_AWAITED):
+                    ended.clear()
+                    await ended.wait()
+                held += len(data)
+                task = group.create_task(self._forward(data, acknowledge))
+                under_way.add(task)
+                task.add_done_callback(partial(end, size=len(data)))
 
     async def _forward(self, data: bytes, acknowledge: Acknowledge) -> None:
-        is_there = True
+        is_stored: bool | None = True
         try:
             opening = peek(data)
-            kind = opening.type
-            for part in parts_of(opening.segment, opening.point, kind == "status"):
-                where = f"wirelag.part.{part}.{kind}.{token(opening.point)}"
-                await _publish(self.line, where, data, None, self._address.shown)
-            self.counts["forwarded"] += 1
+            with ExitStack() as stack:
+                words = []
+                for part in parts_of(opening.segment, opening.point, opening.type == "status"):
+                    self._number += 1
+                    name = f"{self._life}-{self._number}"
+                    words.append(stack.enter_context(self._awaited.expect(name)))
+                    headers = {RUN_HEADER: self._me, TELL_HEADER: name}
+                    where = f"wirelag.part.{part}.{opening.type}.{token(opening.point)}"
+                    async with self._room:
+                        await _publish(self.line, where, data, headers, self._address.shown)
+                self.counts["forwarded"] += 1
+                is_stored = await all_stored(words, _STORED_S)
+            self.counts["not stored in time"] += is_stored is None
         except UnknownVersion:
             self.counts["of an unknown version"] += 1
-            is_there = False  # its sender keeps it until this wirelag is upgraded
+            is_stored = False  # its sender keeps it until this wirelag is upgraded
         except ValueError:
             self.counts["garbage"] += 1
         except Refused:
             self.counts["too large for the broker"] += 1
-            is_there = False
+            is_stored = False
         except Unreachable:
             self.counts["broker failed"] += 1
-            is_there = False
-        await acknowledge(is_there)
+            is_stored = False
+        await acknowledge(is_stored)
 
     # ---- out of them ----
 
@@ -164,7 +195,8 @@ class Parts:
                 pulled = await self.line.unless_lost(context.pull_subscribe_bind(name, STREAM))
                 while True:
                     for message in await self.line.unless_lost(_fetched(pulled)):
-                        await self._came.put((message.data, _acknowledger(message)))
+                        who = (message.headers or {}).get(RUN_HEADER)
+                        await self._came.put((message.data, _acknowledger(message, who)))
                     tries = pauses()
             except Unreachable:
                 self.counts["broker failed"] += 1

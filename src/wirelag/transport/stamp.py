@@ -24,6 +24,7 @@ from wirelag.transport import reason
 
 MOST_SESSIONS: Final = 4096  # that a reflector numbers replies of; the one that was quiet longest is forgotten
 MOST_BYTES: Final = 9_000
+MOST_AT_ONCE: Final = 64  # replies read in one go
 SO_TIMESTAMPNS, IP_TTL, IP_RECVTTL = 35, 2, 12
 _ANCILLARY: Final = 256
 Net = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -180,6 +181,54 @@ class Exchange(NamedTuple):
 
     reply: Reply
     came_ns: int
+
+
+class Asker:
+    """A session with one reflector that goes on: nothing here waits, and nothing that the network says ends it."""
+
+    def __init__(self, host: str, port: int, session: int, key: bytes | None = None) -> None:
+        self._host, self._port, self._session, self._key = host, port, session, key
+        self._socket: socket.socket | None = None
+        self.strange = 0  # packets that are no replies
+        self.refused = ""  # what the network said last
+
+    def send(self, number: int, sent_ns: int, estimate: int) -> None:
+        """Send a request; one that cannot be sent is lost."""
+        try:
+            if self._socket is None:
+                self._socket = _opened(self._host, self._port, connect=True)
+                self._socket.setblocking(False)
+            self._socket.send(request(number, sent_ns, estimate, self._session, key=self._key))
+        except (OSError, WirelagError) as error:
+            self.refused = reason(error) if isinstance(error, OSError) else str(error)
+
+    def replies(self) -> list[Exchange]:
+        """The replies that have come, some of them at a time."""
+        found: list[Exchange] = []
+        for _ in range(MOST_AT_ONCE if self._socket is not None else 0):
+            assert self._socket is not None
+            try:
+                got = _receive(self._socket)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self.refused = reason(error)
+                continue
+            one = read_reply(got.data, got.time_ns, self._key)
+            if one is None:
+                self.strange += 1
+            else:
+                found.append(Exchange(one, got.time_ns))
+        return found
+
+    def sockets(self) -> list[socket.socket]:
+        """What to wait for."""
+        return [] if self._socket is None else [self._socket]
+
+    def close(self) -> None:
+        """End the session."""
+        if self._socket is not None:
+            self._socket.close()
 
 
 class Sent(NamedTuple):

@@ -8,15 +8,16 @@ so that nothing but the colour has to survive the path.
 Memory: 100 bytes for each period.
 G. Fioccola et al., *Alternate-Marking Method*, RFC 9341, 2022; counters (section 3.1) and mean delay (section 3.2.1.1).
 
-A block is what a point saw of one period. A packet belongs to the newest block of its colour; it opens another if the
-colour has changed since, and the last packet of its own colour came more than half a period before. A late packet is
-so counted where it belongs, and periods without packets change nothing.
+A block is what a point saw of one period. A packet of the newest block's colour belongs to it. A packet of the other
+colour is late, and belongs to the block before, if it comes within half a period of the first packet of the newest
+block and of the latest packet of its own; else it opens another block. So periods without packets change nothing, and
+blocks begin half a period apart, whatever comes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -52,22 +53,38 @@ class MarkingMeter:
 
     period_ns: int
     blocks: list[Block] = field(default_factory=list)
+    _opened_ns: int = 0  # when the first packet of the newest block came
 
     def observe(self, time_ns: Times, colours: Colours) -> None:
         """Count these packets."""
         for start, end in _runs(colours, 2 * np.diff(time_ns) > self.period_ns):
-            times = time_ns[start:end]
-            when = int(times[0])
-            sum_ns = int((times - when).sum()) + when * len(times)
-            self._add(bool(colours[start]), when, Block(False, len(times), sum_ns, int(times.min()), int(times.max())))
+            self._add(bool(colours[start]), time_ns[start:end])
 
-    def _add(self, colour: bool, when: int, more: Block) -> None:
-        newest = self.blocks[-2:]
-        mine = next((block for block in reversed(newest) if block.colour == colour), None)
-        if mine is None or (mine is not newest[-1] and 2 * (when - mine.last_ns) > self.period_ns):
-            self.blocks.append(replace(more, colour=colour))
+    def _add(self, colour: bool, times: Times) -> None:
+        """Packets of one colour, of which each but the first comes within half a period of the one before it."""
+        if not self.blocks or self.blocks[-1].colour != colour:
+            late = self._late(colour, times)
+            if late:
+                self.blocks[-2].add(_block(colour, times[:late]))
+            if late == len(times):
+                return
+            times = times[late:]
+            self._opened_ns = int(times[0])
+            self.blocks.append(_block(colour, times))
         else:
-            mine.add(more)
+            self.blocks[-1].add(_block(colour, times))
+
+    def _late(self, colour: bool, times: Times) -> int:
+        """How many of these, of another colour than the newest block, belong to the block before."""
+        if len(self.blocks) < 2 or 2 * (int(times[0]) - self.blocks[-2].last_ns) > self.period_ns:
+            return 0
+        beyond = 2 * np.abs(times - self._opened_ns) > self.period_ns
+        return int(beyond.argmax()) if beyond.any() else len(times)
+
+
+def _block(colour: bool, times: Times) -> Block:
+    when = int(times[0])
+    return Block(colour, len(times), int((times - when).sum()) + when * len(times), int(times.min()), int(times.max()))
 
 
 def _runs(colours: Colours, pauses: Colours | bool = False) -> Iterable[tuple[int, int]]:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 MOST_BARS: Final = 30  # groups in the chart
 MOST_GROUPS: Final = 500  # groups in the table
-COLOURS: Final = {"slower": "bad", "higher": "bad", "faster": "c2", "lower": "c2", "cannot say": "track"}
-CLASSES: Final = {"worse": "bad", "better": "c2", "no more than chance": "soft", "cannot say": "track"}
+COLOURS: Final = {"slower": "bad", "higher": "bad", "faster": "c2", "lower": "c2", "cannot say": "c1"}
+CLASSES: Final = {"worse": "bad", "better": "c2", "no more than chance": "soft", "cannot say": "c1"}
 HEADS: Final = ("figure", "before", "after", "change", "95% interval", "more than chance?")
 
 
@@ -33,8 +33,8 @@ def render_compare(page: ComparePage) -> str:
     found = page.comparison
     parts = [("all" if not found.leg else f"to the {found.leg}", found.total)]
     parts += [(f"to the {leg.key}", leg) for leg in found.legs if leg.key != found.leg]
-    leads = "".join(f'<p class="lead">{escape(f"{name}: " if len(parts) > 1 else "")}{escape(verdict_text(part))}.</p>'
-                    for name, part in parts)  # fmt: skip
+    texts = [(f"{name.capitalize()}: " if len(parts) > 1 else "") + verdict_text(part) for name, part in parts]
+    leads = "".join(f'<p class="lead">{escape(text)}.</p>' for text in texts)
     rows = [[escape(name), *_cells(change)] for name, part in parts for change in part.changes if _is_known(change)]
     figures: dict[str, Figure] = {}
     sections = [f"<section>{leads}{listed(page.notes)}{table('All figures', ('', *HEADS), rows)}</section>"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -111,7 +112,7 @@ def table_page(result: Result) -> str:
 def chart(name: str, title: str, text: str, height: int = 380, below: str = "") -> str:
     """A section with the place of a chart."""
     return (
-        f'<section><h2>{escape(title)}</h2><p>{escape(text)}</p><div class="chart" id="{name}" role="group" '
+        f'<section><h2>{escape(title)}</h2><p>{prose(text)}</p><div class="chart" id="{name}" role="group" '
         f'aria-label="{escape(title)}" style="height:{height}px"><noscript>The chart needs JavaScript; the figures '
         f"are in the tables.</noscript></div>{below}</section>"
     )
@@ -147,8 +148,13 @@ def slowest(frame: Frame) -> list[str]:
 
 def listed(lines: Iterable[str]) -> str:
     """Sentences as a list; empty without any."""
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    items = "".join(f"<li>{prose(line)}</li>" for line in lines)
     return f"<ul>{items}</ul>" if items else ""
+
+
+def prose(text: str) -> str:
+    """A sentence as HTML. An option stays in one line: browsers would break it after its hyphens."""
+    return re.sub(r"--[a-z][a-z0-9-]*", r'<span class="whole">\g<0></span>', escape(text))
 
 
 def folded(title: str, content: str) -> str:

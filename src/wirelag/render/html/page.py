@@ -120,7 +120,7 @@ _QUANTILES_TEXT: Final = "were faster than p50, 90% faster than p90, 99% faster 
 _BANDS_TEXT: Final = (
     "Bands are 95% intervals; where there is none, there were too few samples, or delays changed too slowly."
 )
-_NO_BANDS_TEXT: Final = "There are no 95% intervals; --interval gives them where parts are long enough."
+_NO_BANDS_TEXT: Final = "There are no 95% intervals: these parts are too short for them (--interval)."
 _HEAT_TEXT: Final = "Both the delay axis and the colours are logarithmic."
 
 

@@ -240,7 +240,8 @@ _WATERFALL_TEXT: Final = (
 
 def _summary(page: PathPage) -> str:
     if len(page.routes) != 1:
-        lead = f"<strong>{len(page.routes):,}</strong> paths"
+        slow = sum(any(part.blamed for part in route.verdict.parts) for route in page.routes)
+        lead = f"<strong>{slow:,}</strong> of {len(page.routes):,} paths {'is' if slow == 1 else 'are'} slow"
         return f'<section><p class="lead">{lead}.</p>{listed(page.verdicts)}</section>'
     verdict = page.routes[0].verdict
     total = verdict.total
