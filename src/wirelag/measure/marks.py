@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from wirelag.twopoint.marking import PeriodFinder
 
 DSCP_BITS: Final = 6
-FEWEST_RUNS: Final = 4  # of a colour that alternates
+FEWEST_RUNS: Final = 6  # of a colour that alternates
 MOST_RUNS: Final = 10_000  # that are looked at: a bit that changes more often is no colour
-REGULAR: Final = 0.8  # the share of time in runs of about the same length
+REGULAR: Final = 0.9  # the share of time in runs of about the same length
 
 
 @dataclass
@@ -89,8 +89,8 @@ class MarksSeeker:
             if not varies >> bit & 1 or len(self._finder(name).lengths) >= MOST_RUNS:
                 continue
             colours = (batch.dscp >> np.uint8(bit) & np.uint8(1)).astype(np.bool_)
-            both = np.isin(direction, np.intersect1d(direction[colours], direction[~colours]))
-            self._finder(name).observe(batch.time_ns[both], colours[both])
+            if len(np.intersect1d(direction[colours], direction[~colours])):
+                self._finder(name).observe(batch.time_ns, colours)
 
     def _finder(self, name: str) -> PeriodFinder:
         from wirelag.twopoint.marking import PeriodFinder
@@ -109,5 +109,5 @@ def _regular(finder: PeriodFinder) -> int | None:
     period, lengths = finder.period_ns, finder.lengths[1:]  # the first run began before the capture
     if period is None or not FEWEST_RUNS <= len(lengths) < MOST_RUNS:
         return None
-    near = sum(length for length in lengths if abs(length - period) <= period / 4)
+    near = sum(length for length in lengths if abs(length - period) <= period / 8)
     return period if near >= REGULAR * sum(lengths) else None

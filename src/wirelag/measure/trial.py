@@ -144,7 +144,7 @@ def try_commands(
     except WirelagError:
         if not packets.read:
             raise  # the capture cannot be read; otherwise `response` has nothing to measure
-    trial.whole, trial.marks = packets.whole, packets.marks and packets.marks.found()
+    trial.whole, trial.marks = packets.whole, packets.marks.found() if packets.marks else None
     trial.delays = packets.round_trips.cut(Interval(0, 0)).distribution().samples
     return trial
 
