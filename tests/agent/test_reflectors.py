@@ -4,6 +4,7 @@ import random
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,18 +16,24 @@ from tests.support.agent_receiver import AGENT, PORT, Receiver
 from tests.support.agent_settings import config_of
 from tests.support.command import WIRELAG
 from tests.support.in_lab import IN_LAB
+from wirelag.agent.asking import Asking
+from wirelag.agent.composing import encoded
+from wirelag.agent.cutting import CutPart
 from wirelag.agent.exporting import of_message
+from wirelag.agent.history import History
 from wirelag.agent.reflecting import MOST_REQUESTS, REPEATS, SILENT, WAIT_NS, Session
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda
+from wirelag.packets.intervals import Interval
 from wirelag.packets.stamp import UNSYNCHRONISED_PTP, error_estimate
 from wirelag.packets.stamp_session import Reply
 from wirelag.protocol.inside import ROUND_TRIP
-from wirelag.protocol.messages import ClockReading, Message, decode, encode
-from wirelag.protocol.results import Ends, Result
+from wirelag.protocol.messages import ClockReading, Message, Seen, ahead_of, decode, encode
+from wirelag.protocol.results import Ends, Result, compared
 from wirelag.protocol.session import Rounds
 from wirelag.protocol.terms import Terms
 from wirelag.render.ipfix import Exporter
+from wirelag.twopoint.spans import ClassMeter
 
 SECOND_NS = 10**9
 BEGIN_NS = 1_700_000_000 * SECOND_NS
@@ -171,6 +178,64 @@ def test_what_clocks_state_narrows_the_bounds_or_contradicts_them() -> None:
     assert all(one.clock is not None and one.clock.error_ns > 1_900_000 for one in results)
     for one in results:
         assert one.crossings[None].mean_ns == pytest.approx(2.2e6, abs=1.5e6)
+
+
+@pytest.mark.parametrize(
+    ("stated", "bounds", "expected"),
+    [
+        (ClockReading(True, 1000, "chrony"), (-500, 700), ClockReading(True, 700, "stamp")),  # two-way times are closer
+        (ClockReading(True, 1000, "chrony"), (-500, 7000), ClockReading(True, 1000, "chrony")),  # the clocks are
+        (ClockReading(False, 0, "none"), (2000, 7000), ClockReading(True, 7000, "stamp")),  # nothing else is known
+        (ClockReading(True, 1000, "chrony"), (2000, 7000), ClockReading(False, 7000, "stamp")),  # a contradiction
+        (ClockReading(True, 1000, "chrony"), (-9000, -1001), ClockReading(False, 9000, "stamp")),
+        (ClockReading(True, 1000, "chrony"), (5, -5), ClockReading(True, 1000, "chrony")),  # no bounds at all
+        (ClockReading(True, 1000, "chrony"), (0, 1 << 62), ClockReading(True, 1000, "chrony")),
+        (ClockReading(True, 1000, "chrony"), ("x", None), ClockReading(True, 1000, "chrony")),
+    ],
+)
+def test_two_way_times_bound_the_clocks_of_agents(
+    stated: ClockReading, bounds: tuple[Any, Any], expected: ClockReading
+) -> None:
+    record = {"ahead_low_ns": bounds[0], "ahead_high_ns": bounds[1]}
+    terms = Terms(Lda(), interval_ns=SECOND_NS)
+    plain = Message("synopsis", "B", "A>B", Interval(0, SECOND_NS), terms)
+    assert compared(stated, [ahead_of(one) for one in (replace(plain, records=(record,)), plain)]) == expected
+    assert compared(stated, [ahead_of(plain)]) == stated
+
+
+def test_a_reflector_beside_an_agent_bounds_its_clock(tmp_path: Path) -> None:
+    """Both directions of the segment; synopses travel with the bounds, and results have them."""
+    config = config_of(SETTINGS.format("1s", "B", "10ms", 'for = "clock"\n[[segments]]\nname = "A>B"'), tmp_path)
+    (measured,) = config.measured
+    asking = Asking(config, print, lambda: MINE)
+    session = asking._all[0].session
+    now_ns = BEGIN_NS
+    session.ask(now_ns)
+    ahead_ns = 10**8
+    times = now_ns + 1000 + ahead_ns, now_ns + 2000 + ahead_ns
+    session.take(Reply(0, 0, now_ns, *times, UNSYNCHRONISED_PTP, 255), now_ns + 5000)
+    assert asking.ahead_ns("A>B", now_ns + 5000) is None
+    session.settled(BEGIN_NS + 3 * SECOND_NS, MINE)
+    assert asking.ahead_ns("A>B", now_ns + 5000) == (ahead_ns - 3000, ahead_ns + 1000)
+    assert asking.ahead_ns("B>A", now_ns + 5000) == (-ahead_ns - 1000, -ahead_ns + 3000)
+    later = asking.ahead_ns("A>>B", now_ns + 5000 + 2 * SECOND_NS)
+    assert later == (ahead_ns - 3000 - 10**6, ahead_ns + 1000 + 10**6)  # clocks may drift apart
+    for segment, at_ns in (("A>C", now_ns + 5000), (None, now_ns + 5000), ("A>B", now_ns + 100 * SECOND_NS)):
+        assert asking.ahead_ns(segment, at_ns) is None
+    rounds, found = Rounds([Ends("A>B", "A", "B")]), list[Result]()
+    interval = Interval(BEGIN_NS, BEGIN_NS + SECOND_NS)
+    for point, ahead in (("A", later), ("B", None)):
+        cut = ClassMeter(measured.terms.two_point, "upstream", None).cut(interval)
+        part = CutPart(measured, cut, {}, False, Seen(0, 0, SECOND_NS), ahead_ns=ahead)
+        clock = ClockReading(True, 1000, "chrony")
+        about = Message("synopsis", point, "A>B", interval, measured.terms, clock, part.seen, sent_ns=1)
+        past = History(point, 0, 0)
+        past.keep(part)
+        message = decode(encoded(part, about, past)[0])
+        found += [one for one in rounds.take(message, 1) if isinstance(one, Result)]
+    assert found
+    assert found[-1].clock == ClockReading(False, ahead_ns + 1000 + 10**6, "stamp")
+    asking.close()
 
 
 def test_replies_that_nobody_asked_for_and_lies_do_not_count() -> None:

@@ -17,10 +17,12 @@ from typing import Final
 from wirelag.agent.config import Config
 from wirelag.agent.reflecting import Session
 from wirelag.agent.reflectors import Reflecting
+from wirelag.capture.host_clock import DRIFT
 from wirelag.packets.stamp import UNSYNCHRONISED_PTP, error_estimate
 from wirelag.protocol.messages import ClockReading, Message
 from wirelag.transport.stamp import Asker
 
+LATELY_NS: Final = 60 * 10**9  # how long what is known of a clock is of use; it drifts meanwhile
 LONGEST_S: Final = 0.2  # until the thread looks whether it is to end
 MOST_WAITING: Final = 4096  # messages
 
@@ -30,7 +32,7 @@ class _Asked:
 
     def __init__(self, config: Config, one: Reflecting, number: int, began_ns: int) -> None:
         terms = replace(config.terms, delimiters=None, by=None, direction=None, filter=None)
-        self.name, self._every_s = one.name, one.every_ns / 1e9
+        self.name, self._every_s, self.clock_only = one.name, one.every_ns / 1e9, one.clock_only
         self.session = Session(config.point, one.name, terms, began_ns)
         self.asker = Asker(one.to, one.port, number, one.key)
         self.due = time.monotonic()
@@ -64,6 +66,23 @@ class Asking:
         """The messages that are due."""
         return [self._settled.popleft() for _ in range(len(self._settled))]
 
+    def ahead_ns(self, segment: str | None, now_ns: int) -> tuple[int, int] | None:
+        """Bounds of what the clock at the downstream end of a segment is ahead, if the other end is a reflector, too.
+
+        They grow with time, as far as clocks may drift apart.
+        """
+        up, _, down = (segment or "").replace(">>", ">").partition(">")
+        for one in self._all:
+            if one.name not in (up, down) or one.session.offset is None:
+                continue
+            offset, at_ns = one.session.offset
+            if not 0 <= now_ns - at_ns <= LATELY_NS:
+                continue
+            drift_ns = round((now_ns - at_ns) * DRIFT)
+            low_ns, high_ns = offset.low_ns - drift_ns, offset.high_ns + drift_ns
+            return (low_ns, high_ns) if one.name == down else (-high_ns, -low_ns)
+        return None
+
     def counted(self) -> dict[str, int]:
         """Requests, and packets that were no replies or claimed what cannot be, for the status."""
         return {
@@ -96,7 +115,8 @@ class Asking:
             for one in self._all:
                 for got in one.asker.replies():
                     one.session.take(got.reply, got.came_ns)
-                self._settled.extend(one.session.settled(time.time_ns(), clock))
+                settled = one.session.settled(time.time_ns(), clock)
+                self._settled.extend([] if one.clock_only else settled)
                 self._say(one)
 
     def _say(self, one: _Asked) -> None:

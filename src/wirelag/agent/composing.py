@@ -20,6 +20,8 @@ def composed(part: CutPart, message: Message, past: History) -> Message:
     records[0]["overflow"] = part.overflow
     if part.idle:
         records[0]["idle"] = True
+    if part.ahead_ns is not None:
+        records[0] |= dict(zip(("ahead_low_ns", "ahead_high_ns"), part.ahead_ns, strict=True))
     if part.closed_by is not None:
         records[0]["closed_by"] = part.closed_by
     return replace(message, records=tuple(records))

@@ -165,7 +165,7 @@ class Config:
         if terms.estimator.can.one_sided:
             measured, referred = _interpolated(settings, terms)
         else:
-            elsewhere = m_set is not None or inside is not None or bool(reflectors)
+            elsewhere = m_set is not None or inside is not None or not all(one.clock_only for one in reflectors)
             measured, referred = _measured(settings, terms, elsewhere), ()
         in_kernel.check(settings, terms, measured)
         among = tuple(way for _, way in referred if way is not None)

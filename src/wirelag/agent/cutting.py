@@ -51,6 +51,7 @@ class CutPart:
     seen: Seen
     closed_by: int | None = None  # the delimiter that ended it, final
     idle: bool = False  # no packet passed, so that the clock cut it although packets do so otherwise
+    ahead_ns: tuple[int, int] | None = None  # bounds of what the downstream clock is ahead, by two-way times
 
 
 class Unseen:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -308,6 +309,7 @@ class Agent:
     async def _message(self, part: CutPart) -> tuple[bytes, str]:
         """A part as a message's bytes, and its key."""
         interval, terms = part.cut.interval, part.measured.terms
+        part = replace(part, ahead_ns=self._asking.ahead_ns(part.measured.segment, time.time_ns()))
         self.intervals += 1
         self.packets += part.seen.packets
         self.unseen += part.seen.unseen

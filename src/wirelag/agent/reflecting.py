@@ -60,6 +60,7 @@ class Session:
         self._gap = 0  # of that one
         self._numbered = False  # the reflector numbers its replies
         self._step = -1  # the last interval told
+        self.offset: tuple[Offset, int] | None = None  # of the reflector's clock by two-way times alone, and when
         self.sent = self.strange = self.incredible = self.contradictions = 0
 
     def ask(self, now_ns: int) -> int:
@@ -141,6 +142,7 @@ class Session:
         found = offset_of(trips)
         if not found.possible:
             return None, APART
+        self.offset = found, trips[-1].came_ns
         if asked.stated_ns is not None and clock.synchronised:
             most_ns = asked.stated_ns + clock.error_ns
             both = found.within(Offset(-most_ns, most_ns))

@@ -19,6 +19,7 @@ class Reflecting:
     port: int
     every_ns: int
     key: bytes | None
+    clock_only: bool = False  # the segments to it are measured otherwise, with an agent there
 
 
 def reflectors_of(settings: Settings) -> tuple[Reflecting, ...]:
@@ -36,5 +37,6 @@ def reflectors_of(settings: Settings) -> tuple[Reflecting, ...]:
             key = None if path is None else key_of(path)
         except WirelagError as error:
             raise settings.wrong(at + "key_file", str(error).partition(";")[0]) from None
-        found.append(Reflecting(name, settings[at + "to"], settings[at + "port"], every_ns, key))
+        clock_only = settings[at + "for"] == "clock"
+        found.append(Reflecting(name, settings[at + "to"], settings[at + "port"], every_ns, key, clock_only))
     return tuple(found)

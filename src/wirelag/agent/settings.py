@@ -147,6 +147,8 @@ SCHEMA: Final = Schema(
             Key("port", whole(1, 65535), 862, "its port"),
             Key("every", duration("10ms"), "100ms", "time between requests"),
             Key("key_file", PATH, None, "file with the key of authenticated packets"),
+            Key("for", choice("segments", "clock"), "segments",
+                "`clock`: only to compare its clock, since another agent is there"),
         )),
         "references": (MOST_REFERENCES, (
             Key("to", ADDRESS, None, "destination of reference packets (STAMP)", "--reference", required=True),

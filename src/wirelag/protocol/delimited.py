@@ -18,9 +18,9 @@ from wirelag.estimators.protocol import Additive
 from wirelag.packets.grouping import OTHER_KEY
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.loss import loss_of
-from wirelag.protocol.messages import ClockReading, Message, Seen
+from wirelag.protocol.messages import ClockReading, Message, Seen, ahead_of
 from wirelag.protocol.pairing import WRONG, Key
-from wirelag.protocol.results import Rank, Result, together
+from wirelag.protocol.results import Rank, Result, compared, together
 from wirelag.protocol.shares import Held
 from wirelag.protocol.terms import Terms, delimited
 from wirelag.synopses.crossing import Crossing
@@ -79,7 +79,7 @@ def result_of(segment: str, sides: Sides) -> Result:
     unseen = [one.unseen for one in seen]
     losses = {key: loss_of(crossing, crossings[None], seen, unseen) for key, crossing in crossings.items()}
     interval = _rounded(Interval(first.interval.start_ns, sides[0][-1].interval.end_ns), terms.delimiters.length_ns)
-    clock = together([_clock(side) for side in sides])
+    clock = compared(together([_clock(side) for side in sides]), [ahead_of(cut) for side in sides for cut in side])
     return Result(segment, interval, Rank.SETTLED, terms.estimator.name, crossings, losses, seen, clock, True, reason)
 
 

@@ -51,6 +51,7 @@ _MOST_WORDS: Final = 16  # of a list among the parameters
 MOST_PARAMETERS: Final = {
     "banks": 4, "rows": 1 << 16, "buckets": 1 << 19, "stash": 1 << 16, "tail": 1 << 16, "memory": 1 << 40,
 }  # fmt: skip
+BEYOND_NS: Final = 1 << 60  # differences of clocks are smaller
 _PLACE: Final = ("start_ns", "end_ns", "name")
 _KEPT_TERMS: Final = 512  # terms that are not checked again,
 _MOST_KEPT: Final = 4096  # and characters of each
@@ -142,6 +143,15 @@ def check_point(point: str) -> str:
     if not 0 < len(point.encode(errors="replace")) <= MOST_NAME or not point.isprintable() or point != point.strip():
         raise ValueError(f"{point[:MOST_NAME]!r} cannot name a point: use 1 to {MOST_NAME} printable bytes")
     return point
+
+
+def ahead_of(message: Message) -> tuple[int, int] | None:
+    """The bounds that a message has of what the clock of the downstream point is ahead."""
+    record = message.records[0] if message.records else {}
+    low_ns, high_ns = record.get("ahead_low_ns"), record.get("ahead_high_ns")
+    if type(low_ns) is not int or type(high_ns) is not int or not -BEYOND_NS < low_ns <= high_ns < BEYOND_NS:
+        return None
+    return low_ns, high_ns
 
 
 # ---- as bytes ----
@@ -329,11 +339,11 @@ def _fits(value: Any, default: Any) -> bool:
 
 def _checked(record: Record, message: Message, place: Record) -> object:
     """Check a record against the message: it is about the same interval, and is valid. What it was checked with."""
-    if len(record) > _MOST_FIELDS or any(isinstance(value, dict | list) for value in record.values()):
+    if len(record) > _MOST_FIELDS or not {*map(type, record.values())}.isdisjoint((dict, list)):
         raise ValueError("has a record that is not flat")
     for name in record:
-        _text(name, MOST_NAME)
-    if {name: record[name] for name in _PLACE} != place:
+        _name(name)
+    if any(record[name] != value for name, value in place.items()):
         raise ValueError("has a record about another interval")
     if record["class"] is not None:
         _text(record["class"])
@@ -431,6 +441,11 @@ def _text(value: Any, most: int = MOST_TEXT) -> str:
     if not isinstance(value, str) or len(value) > most or not value.isprintable():
         raise ValueError(f"has a value that should be text of at most {most} printable characters but is not")
     return value
+
+
+@lru_cache(maxsize=1024)
+def _name(name: str) -> None:
+    _text(name, MOST_NAME)
 
 
 def _integer(value: Any, bits: int = 63) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.loss import Loss
-from wirelag.protocol.messages import ClockReading, Message, Seen
+from wirelag.protocol.messages import BEYOND_NS, STAMP, ClockReading, Message, Seen
 from wirelag.protocol.pairing import Key
 from wirelag.synopses.crossing import Crossing
 
@@ -81,6 +81,26 @@ class Done:
 
 
 Outcome = Result | Ask | Done
+
+
+def compared(clock: ClockReading, ahead_ns: Iterable[tuple[int, int] | None]) -> ClockReading:
+    """The error bound of a time difference, with the bounds that two-way times (STAMP) set to it, if there are any.
+
+    Law: no packet arrives before it is sent, so two-way times are certain. They bound the difference where the clocks
+    themselves do not; if the clocks' own bounds contradict them, the clocks are not synchronised.
+    """
+    low_ns, high_ns = -BEYOND_NS, BEYOND_NS  # what the downstream clock is ahead
+    for found in ahead_ns:
+        if found is not None:
+            low_ns, high_ns = max(low_ns, found[0]), min(high_ns, found[1])
+    if (low_ns, high_ns) == (-BEYOND_NS, BEYOND_NS) or low_ns > high_ns:
+        return clock
+    most_ns = max(abs(low_ns), abs(high_ns))
+    if clock.synchronised and (low_ns > clock.error_ns or high_ns < -clock.error_ns):
+        return ClockReading(False, most_ns, STAMP)
+    if clock.synchronised and clock.error_ns <= most_ns:
+        return clock
+    return ClockReading(True, most_ns, STAMP)
 
 
 def together(clocks: Sequence[ClockReading]) -> ClockReading:
