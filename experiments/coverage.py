@@ -5,7 +5,9 @@ itself has meanwhile: few are a short recording), by 10 to 100,000 delays: `rtt`
 (requests to four servers) and `oneway` (three flows), of the total, of rows of a quarter, of groups. The statistics of
 the commands are called directly; that a command says the same of a capture is checked first. A figure without an
 interval is silent. Each share has twice its standard error beside it, from how captures differ. Queues by their length
-have a table of their own, load by number of packets: how many intervals hold, and how many of all figures are wrong.
+have tables of their own: by load, pooled over sizes, and load by number of packets, with how many of all figures are
+wrong. A line counts the cells of command, kind, load and size that lie outside of 93% to 97% by more than twice their
+error.
 """
 
 from __future__ import annotations
@@ -384,16 +386,31 @@ def main() -> None:
 
 
 def by_length(told: Told, header: list[str]) -> None:
-    """Print the table of queues by their length."""
-    lines = []
+    """Print the tables of queues by their length, and how many cells lie outside by more than chance."""
+    loads: list[list[str]] = []
+    for process in SHORT:
+        pools = [pooled(told, command=command, kind=kind, process=process.name)
+                 for command, kind in sorted(columns(told))]  # fmt: skip
+        if any(cell.told for cell in pools):
+            loads.append([process.name.rpartition(" ")[2], *map(text, pools)])
+    if not loads:
+        return
+    show("queues by their length, all sizes: 95% intervals that hold, twice the error of that share, silent figures",
+         ["load", *header], loads)  # fmt: skip
+    lines, marks = [], []
     for process in SHORT:
         for size in sorted({key[3] for key in told}):
             cells = [pooled(told, command=command, kind=kind, process=process.name, packets=size)
                      for command, kind in sorted(columns(told))]  # fmt: skip
             if any(cell.told for cell in cells):
                 lines.append([process.name.rpartition(" ")[2], f"{size:,}", *map(held_and_wrong, cells)])
+                marks += [(judged(cell), cell.share) for cell in cells if cell.told]
     show("queues by their length: intervals that hold, of figures that have one; figures that are wrong, of all",
          ["load", "packets", *header], lines)  # fmt: skip
+    above, below = (sum(mark == one for mark, _ in marks) for one in (">", "<"))
+    outside = [sum(share > ASKED[1] for _, share in marks), sum(share < ASKED[0] for _, share in marks)]
+    print(f"{len(marks)} cells of command, kind, load and size: by more than twice their error {above} lie above 97%, "
+          f"{below} below 93%; by any {outside[0]} above, {outside[1]} below\n")  # fmt: skip
 
 
 def held_and_wrong(cell: Cell) -> str:
@@ -420,7 +437,8 @@ def report(told: Told) -> None:
     ]:
         found = [pooled(plain, command=command, kind=kind, **wanted) for command, kind in sorted(columns(plain))]
         cells |= {f"{name}, {column}": cell for column, cell in zip(header, found, strict=True)}
-        lines.append([name, *map(text, found)])
+        if any(cell.asked for cell in found):
+            lines.append([name, *map(text, found)])
     show(
         "95% intervals that hold the long-run value, twice the error of that share, figures that are silent",
         ["", *header],

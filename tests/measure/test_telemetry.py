@@ -282,6 +282,27 @@ def test_loss_bits_of_connections(tmp_path: Path) -> None:
     assert told(late, "--every-port", "--block", 64)["quic"]["flows"][0]["lost"] == missing
 
 
+def test_info_names_it_where_packets_carry_something(tmp_path: Path, traced: Path) -> None:
+    """A trace, or loss bits; QUIC without loss bits has nothing to read."""
+    draw = np.random.default_rng(3)
+    says = []
+    for first in (lambda i: i // 64 % 2 << 4, lambda _: int(draw.integers(0, 64))):
+        path = tmp_path / f"{len(says)}.pcap"
+        frames = [short(0x40 | first(i), (443, 5001), i) for i in range(64 * 40)]
+        path.write_bytes(pcap([(i * 1000, frame, len(frame)) for i, frame in enumerate(frames)]))
+        says.append(wirelag("info", path).stdout)
+    assert "1 direction of QUIC with loss bits" in says[0]
+    assert "telemetry" not in says[1]
+    assert "200 packets with a trace of IOAM" in wirelag("info", traced).stdout
+
+
+def test_the_same_packets_twice_are_refused(tmp_path: Path, traced: Path) -> None:
+    copy = tmp_path / "copy.pcap"
+    copy.write_bytes(traced.read_bytes())
+    assert "hold the same packets" in wirelag("telemetry", traced, copy, code=2).stderr
+    assert "may count twice (--force)" in told(traced, copy, "--force")["notes"][0]
+
+
 @pytest.mark.parametrize("path", [path for path in capture_paths("hidden") if path.name in QUIC], ids=capture_name)
 def test_quic_without_loss_bits_has_no_loss(path: Path) -> None:
     """Real connections: encrypted headers, short ones, and one whose bits are another experiment (the delay bit)."""

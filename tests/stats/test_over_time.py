@@ -86,7 +86,7 @@ def test_intervals_of_correlated_delays_hold_the_truth() -> None:
 def test_short_recordings_of_a_busy_queue_have_right_intervals_or_none() -> None:
     """95% load, 200 to 1,000 packets: shorter than waits stay alike, or about as long.
 
-    Without the laws of returns and of calm, more have an interval, and at least ten times as many are wrong.
+    Without the laws of returns and of calm, more have an interval, and at least three times as many are wrong.
     """
     rng, load, counts, runs = np.random.default_rng(3), 0.95, (200, 300, 1_000), 100
     told: list[bool] = []
@@ -105,9 +105,9 @@ def test_short_recordings_of_a_busy_queue_have_right_intervals_or_none() -> None
                 hits.append(low <= truth <= high)
     every = runs * len(counts)
     wrong, wrong_before = (sum(not hit for hit in hits) for hits in (told, before))
-    assert len(told) > 0.03 * every
+    assert len(told) > 0.1 * every
     assert wrong <= 0.05 * len(told) + 2 * math.sqrt(0.05 * 0.95 * len(told))  # of those that are told
-    assert 10 * wrong <= wrong_before
+    assert 3 * wrong <= wrong_before
 
 
 def drifting(rng: np.random.Generator, count: int, memory_s: float, noise: float) -> DelaySample:
@@ -212,24 +212,51 @@ def test_independent_delays_have_about_the_usual_interval(count: int) -> None:
     assert hits / len(widths) >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / 200)
 
 
-def test_independent_skewed_delays_are_not_taken_for_a_calm_queue() -> None:
-    """Of 150 the interval is hardly wider than chance makes it; of 60, which may as well be a calm queue's, it is."""
-    rng, longer = np.random.default_rng(4), []
-    for count in (150, 60):
-        ends = [mean_interval(sample(5 + rng.exponential(1.0, count))) for _ in range(40)]
-        longer.append(np.median([high - 6 for _, high in filter(None, ends)]))
-    assert longer[0] < 0.35 < 2 < longer[1]
+@pytest.mark.parametrize("count", [60, 150])
+def test_independent_skewed_delays_are_not_taken_for_a_calm_queue(count: int) -> None:
+    """The interval is hardly wider than chance makes it."""
+    rng = np.random.default_rng(4)
+    ends = [mean_interval(sample(5 + rng.exponential(1.0, count))) for _ in range(40)]
+    assert np.median([high - 6 for _, high in filter(None, ends)]) < 4.3 / math.sqrt(count)
 
 
 def test_no_interval_is_longer_than_waits_vary() -> None:
-    """The wider it is, the more of the long waits the recording has seen. It went up to ten times the mean."""
-    for ratio in (0.5, 1.0, 2.0, 5.0):
+    """The wider it is, the more of the long waits the recording has seen."""
+    for ratio in (0.1, 0.5, 1.0, 2.0, 5.0):
         low, high = bounds(15.0, (10 * ratio / Z95, math.inf), 10.0)  # 5 are the floor
-        assert low == pytest.approx(5 + 10 * max(1 / 2.79, math.exp(-ratio)))
+        assert 15 - 10 * ratio < low
         assert 15 + 10 * min(ratio, 2) < high < 15 + 25
     assert bounds(15.0, (1.0, math.inf), 10.0, A_QUEUE._replace(higher=70.0))[1] == pytest.approx(85)
     assert below_mean(0.5, 5.0, 15.0) == pytest.approx(25)  # half of all delays are 5, the others 25
     assert below_mean(0.9, 5.0, 15.0) == pytest.approx(105)
+
+
+def reflected(rng: np.random.Generator, paths: int, returns: float) -> Floats:
+    """Mean waits, by the true one, of queues that are reflected Brownian motion, over a time with so many returns."""
+    step = 0.05
+    waits, total, count = rng.exponential(1.0, paths), np.zeros(paths), round(4 * returns / step)
+    for _ in range(count):  # a mean of 1: drift -1/2, variance 1
+        after = waits + rng.normal(-step / 2, math.sqrt(step), paths)
+        lowest = (waits + after - np.sqrt((after - waits) ** 2 - 2 * step * np.log(rng.random(paths)))) / 2
+        waits = after + np.maximum(-lowest, 0.0)
+        total += waits
+    return total / count
+
+
+@pytest.mark.parametrize("returns", [12.0, 40.0, 120.0])
+def test_both_ends_of_a_queue_miss_equally_often(returns: float) -> None:
+    """If the error is known, which is 1.96 sqrt(2 / returns) of the mean, by what was seen of both.
+
+    An interval of equal halves ends below the truth five times as often as above.
+    """
+    means = reflected(np.random.default_rng(round(returns)), scaled(6_000, 3_000), returns)
+    errors = [(math.sqrt(2 / returns) * mean**2, math.inf) for mean in means.tolist()]
+    ends = np.array([bounds(mean, error, mean) for mean, error in zip(means.tolist(), errors, strict=True)])
+    below, above = np.mean(ends[:, 1] < 1), np.mean(ends[:, 0] > 1)
+    assert below < 0.03
+    assert 0.015 < above < 0.035
+    halves = [half95(freedom) * error for error, freedom in errors]
+    assert np.mean(means + halves < 1) > 5 * np.mean(means - halves > 1)
 
 
 def test_why_there_is_no_interval() -> None:

@@ -165,6 +165,40 @@ def test_what_is_refused(
     assert says in wirelag("marking", *marked[:2], *words, code=2).stderr
 
 
+def test_one_capture_twice_is_refused(
+    marked: tuple[Path, Path, dict[int, tuple[int, list[int]]]], tmp_path: Path
+) -> None:
+    up, down, _ = marked
+    copy = tmp_path / "copy.pcap"
+    copy.write_bytes(up.read_bytes())
+    for other in (up, copy):
+        says = wirelag("marking", up, other, code=2).stderr
+        assert "show the same packets at the same times: is it one capture twice?" in says
+        assert "or use --force" in says
+    forced = json.loads(wirelag("marking", up, copy, "--force", "--format", "json").stdout)
+    assert (forced["lost"], forced["mean"]) == (0, 0)
+    assert "there is nothing between them" in forced["notes"][0]
+    assert wirelag("marking", up, down, "--force").stdout == wirelag("marking", up, down).stdout
+
+
+def test_info_names_marking_where_a_colour_alternates(
+    marked: tuple[Path, Path, dict[int, tuple[int, list[int]]]], shared_data: Path
+) -> None:
+    """Both captures: it applies; one: another is missing. Classes that only differ are no colour."""
+
+    def says(*captures: Path) -> list[dict[str, Any]]:
+        told = json.loads(wirelag("info", *captures, "--format", "json").stdout)["commands"]
+        return [one for one in told if one["command"] in ("marking", "telemetry")]
+
+    (both,), (alone,) = says(*marked[:2]), says(marked[0])
+    assert both["applies"]
+    assert both["why"].startswith("the colour dscp:0 changes every ")
+    assert not alone["applies"]
+    assert alone["why"].endswith("but one capture: add another of the same traffic from a second point")
+    for name in ("PcapPlusPlus/example.pcap.gz", "redart/long_cap_2.pcap.gz"):
+        assert not says(shared_data / "rtt" / name)
+
+
 def test_marks_in_options_of_ipv6(tmp_path: Path) -> None:
     """The L flag of RFC 9343, in either header and among others; a flow that is monitored, alone."""
     sent: list[tuple[int, bytes]] = []

@@ -23,8 +23,7 @@ def marking(
         str, Option(metavar="dscp:BIT|altmark[:FLOW]", help="The colour: a bit of the DSCP, or RFC 9343.", panel=METHOD)
     ] = "dscp:0",
     period: Annotated[
-        str | None,
-        Option(metavar="D", help="How long a colour lasts; default: found in UPSTREAM.", panel=METHOD),
+        str | None, Option(metavar="D", help="How long a colour lasts; default: found in UPSTREAM.", panel=METHOD)
     ] = None,
     offset: Annotated[
         str | None, Option(metavar="D", help="How much the downstream clock is ahead.", panel=METHOD)
@@ -32,6 +31,7 @@ def marking(
     duration: Annotated[
         str | None, Option(metavar="D", help="How long to listen at interfaces; needs --period.", panel=METHOD)
     ] = None,
+    force: Annotated[bool, Option("--force", help="Measure even if both are one capture.", panel=METHOD)] = False,
     in_kernel: Annotated[bool, Option("--in-kernel", help="Count inside the kernel (eBPF).", panel=METHOD)] = False,
     output_format: OutputFormat = None,
     output: Output = None,
@@ -55,6 +55,7 @@ def marking(
         filter=wanted,
         tunnels=tunnels,
         duration=duration,
+        force=force,
         in_kernel=in_kernel,
         progress=stoppable(quiet),
     )

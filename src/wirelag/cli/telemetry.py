@@ -2,7 +2,17 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from wirelag.cli.options import METHOD, Captures, Output, OutputFormat, Quiet, Tunnels, check_outputs, with_filter
+from wirelag.cli.options import (
+    METHOD,
+    Captures,
+    Force,
+    Output,
+    OutputFormat,
+    Quiet,
+    Tunnels,
+    check_outputs,
+    with_filter,
+)
 from wirelag.cli.parser import Option
 from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
@@ -16,6 +26,7 @@ def telemetry(
     captures: Captures,
     wanted: "Filter",
     tunnels: Tunnels = False,
+    force: Force = False,
     timestamps: Annotated[
         str, Option(metavar="auto|posix|ptp|ntp", help="Form of IOAM's timestamps; auto: as they look.", panel=METHOD)
     ] = "auto",
@@ -44,6 +55,7 @@ def telemetry(
         block=block,
         filter=wanted,
         tunnels=tunnels,
+        force=force,
         progress=stoppable(quiet),
     )
     conclude(result, form, output)

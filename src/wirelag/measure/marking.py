@@ -120,6 +120,7 @@ def marking(
     filter: Filter | str | None = None,
     tunnels: bool = False,
     duration: Duration | None = None,
+    force: bool = False,
     in_kernel: bool = False,
     progress: Progress = iter,
 ) -> MarkingResult:
@@ -129,7 +130,8 @@ def marking(
     9343), "altmark:7" of the monitored flow 7 alone. `period` is how long a colour lasts; by default it is found in
     the upstream capture. `offset` is what the downstream clock is ahead; clocks must agree within half a period.
     `direction` ("SRC>DST") and `filter` choose the packets that are marked. `duration` is how long to listen at two
-    interfaces of this host; the period must be known then. `in_kernel` counts them inside the kernel (eBPF).
+    interfaces of this host; the period must be known then. `in_kernel` counts them inside the kernel (eBPF). `force`
+    measures even if both are one capture.
     """
     name, _, flow = field.partition(":") if field.startswith("altmark:") else (field, "", "")
     if name not in FIELDS or (flow and not flow.isdecimal()):
@@ -151,6 +153,7 @@ def marking(
     points = [
         open_packets(source, filter=filter, tunnels=tunnels, duration_ns=length_ns) for source in (upstream, downstream)
     ]
+    one_capture = _one_capture(points, force)
     period_ns = given
     if period_ns is None:
         finder = PeriodFinder()
@@ -187,8 +190,23 @@ def marking(
         subject=" > ".join(", ".join(packets.names) for packets in points),
         warnings=[line for packets in points for line in packets.warnings],
     )
-    result.notes = _notes(result)
+    result.notes = [*one_capture, *_notes(result)]
     return result
+
+
+def _one_capture(points: Sequence[Packets], force: bool) -> list[str]:
+    """A WirelagError if both points are one capture; with `force`, a line that says so."""
+    from wirelag.capture.files import Capture
+    from wirelag.measure.copies import find_copies
+
+    files = [file for packets in points if isinstance(packets, Capture) for file in packets.files]
+    found = find_copies(files) if len(files) == len(POINTS) else None
+    if found is None or not found.same_times:
+        return []
+    told = f"{found.one} and {found.other} show the same packets at the same times"
+    if not force:
+        raise WirelagError(f"{told}: is it one capture twice? Name captures of two points, or use --force")
+    return [f"{told}: there is nothing between them (--force)"]
 
 
 def _in_kernel(

@@ -87,13 +87,15 @@ def telemetry(
     block: int | None = None,
     filter: Filter | str | None = None,
     tunnels: bool = False,
+    force: bool = False,
     progress: Progress = iter,
 ) -> TelemetryResult:
     """Read what packets tell of their path: delays of hops (IOAM, RFC 9197), and loss (QUIC's loss bits, RFC 9506).
 
     `timestamps` is the form of IOAM's: "posix" (microseconds), "ptp" (nanoseconds) or "ntp"; by default the fractions
     tell. `every_port` takes all UDP packets as QUIC; by default those of port 443 and 4433, and of flows that showed
-    a long header. `block` is how many packets have the same Q; by default the capture tells.
+    a long header. `block` is how many packets have the same Q; by default the capture tells. `force` reads
+    captures that hold the same packets as one.
     """
     from wirelag.measure.ioam import FORMS, Traces
 
@@ -101,6 +103,7 @@ def telemetry(
     if block is not None and within(block, 16, LONGEST, "block").bit_count() > 1:
         raise SettingError("block", "must be a power of two, such as 64")
     from wirelag.capture.source import each_of, open_packets
+    from wirelag.measure.copies import refuse_copies
     from wirelag.measure.loss_bits import QuicLoss
 
     packets = open_packets(
@@ -108,6 +111,7 @@ def telemetry(
         filter=filter,
         tunnels=tunnels,
     )
+    twice = refuse_copies(packets, force)
     traces, quic = Traces(timestamps), QuicLoss(every_port, block)
     count = 0
     for batch in progress(packets):
@@ -117,5 +121,5 @@ def telemetry(
     told = quic.to_dict()
     result = TelemetryResult(count, packets.statistics.skipped, traces.to_dict(), told)
     result.subject, result.warnings = ", ".join(packets.names), packets.warnings
-    result.notes = [*traces.notes(), *quic.notes()] or [NOTHING]
+    result.notes = [*twice, *([*traces.notes(), *quic.notes()] or [NOTHING])]
     return result

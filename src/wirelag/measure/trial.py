@@ -15,6 +15,7 @@ from wirelag.errors import WirelagError
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture
     from wirelag.capture.source import Statistics
+    from wirelag.measure.marks import Marks, MarksSeeker
     from wirelag.measure.points import Progress
     from wirelag.measure.response_method import Chosen
     from wirelag.packets.batch import PacketBatch
@@ -36,6 +37,7 @@ class Trial:
     servers: int = 0
     requests: int = 0  # packets from clients to servers
     whys: Counter[str] = field(default_factory=Counter)  # why servers have no estimate
+    marks: Marks | None = None
 
     def add(self, other: Trial) -> None:
         """Add the trial of another capture."""
@@ -45,6 +47,9 @@ class Trial:
         self.servers += other.servers
         self.requests += other.requests
         self.whys.update(other.whys)
+        if self.marks and other.marks:
+            self.marks.add(other.marks)
+        self.marks = self.marks or other.marks
 
     @property
     def reason(self) -> str:
@@ -72,6 +77,7 @@ class _FirstPackets:
         self.round_trips = (Match(memory=memory) if memory else Match()).meter("tap")  # as `rtt` does by default
         self.rows, self.whole, self.read = 0, True, False
         self._only_first = only_first
+        self.marks: MarksSeeker | None = None
 
     def __iter__(self) -> Iterator[PacketBatch]:
         for batch in self._progress(self._capture):
@@ -84,8 +90,22 @@ class _FirstPackets:
                 continue
             self.rows += len(batch)
             self.round_trips.observe(batch)
+            self._look_for_marks(batch)
             yield batch
         self.read = True
+
+    def _look_for_marks(self, batch: PacketBatch) -> None:
+        """Hardly any capture has some: what looks for them is loaded when packets may carry one."""
+        from wirelag.packets.batch import Flag, Kind
+
+        if self.marks is None:
+            may = batch.of_kind(Kind.QUIC) | batch.has(Flag.OPTIONS) | (batch.dscp != batch.dscp[:1])
+            if not may.any():
+                return
+            from wirelag.measure.marks import MarksSeeker
+
+            self.marks = MarksSeeker()
+        self.marks.observe(batch)
 
     @property
     def statistics(self) -> Statistics:
@@ -124,7 +144,7 @@ def try_commands(
     except WirelagError:
         if not packets.read:
             raise  # the capture cannot be read; otherwise `response` has nothing to measure
-    trial.whole = packets.whole
+    trial.whole, trial.marks = packets.whole, packets.marks.found() if packets.marks else None
     trial.delays = packets.round_trips.cut(Interval(0, 0)).distribution().samples
     return trial
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wirelag.measure.survey import TCP, TIMED, TIMED_KINDS
 from wirelag.packets.batch import Flag, Kind
-from wirelag.units import many
+from wirelag.units import format_duration, many
 
 if TYPE_CHECKING:
     from wirelag.measure.copies import Copies
@@ -53,7 +53,8 @@ def verdicts(
 
     `common` is the largest share of packets that two of the captures have in common; `apart` says why `oneway`
     cannot compare these two; it is empty if it can, and None if that was not tried. `copies` are two captures that
-    `rtt` and `response` do not read as one. `inside` is what was found inside tunnels, if that was tried.
+    `rtt` and `response` do not read as one. `inside` is what was found inside tunnels, if that was tried. `telemetry`
+    and `marking` are named only if packets carry what they read.
     """
     between = _oneway(common, apart, copies)
     found = [_rtt(survey, trial), _response(survey, trial)]
@@ -61,7 +62,7 @@ def verdicts(
         found = [_inside(survey, *pair) for pair in zip(found, (_rtt(*inside), _response(*inside)), strict=True)]
     if copies:
         found = [_one_at_a_time(one, copies) if one.applies else one for one in found]
-    return [*found, between, _flows(survey, between)]
+    return [*found, between, _flows(survey, between), *_marked(trial, common, between)]
 
 
 # ---- why there is nothing ----
@@ -206,3 +207,23 @@ def _flows(survey: Survey, between: Applicability) -> Applicability:
         why = "packets common to two captures can serve as reference packets"
         return Applicability("flows", True, why, sure=False)
     return Applicability("flows", False, "no STAMP reference packets (UDP port 862)")
+
+
+def _marked(trial: Trial, common: float | None, between: Applicability) -> list[Applicability]:
+    found, marks = [], trial.marks
+    if marks is None:
+        return []
+    parts = [many(marks.traced, "packet") + " with a trace of IOAM"] if marks.traced else []
+    parts += [many(marks.carrying, "direction") + " of QUIC with loss bits"] if marks.carrying else []
+    if parts:
+        found.append(Applicability("telemetry", True, ", and ".join(parts), trial.whole))
+    if marks.colours:
+        name, period_ns = next(iter(marks.colours.items()))
+        told = f"the colour {name} changes every {format_duration(period_ns)}"
+        told += "" if name == "dscp:0" else f" (--field {name})"
+        if common is None:
+            told += ", but one capture: add another of the same traffic from a second point"
+        elif not between.applies:
+            told += f", but {between.why}"
+        found.append(Applicability("marking", between.applies, told, sure=False))
+    return found

@@ -18,13 +18,12 @@ from wirelag.stats.over_time import (
     Chance,
     Error,
     OverTime,
-    below_mean,
     bounds,
     half95,
-    longest,
     tells,
     too_wide,
     welch,
+    with_the_mean,
 )
 from wirelag.stats.shares import enough_beyond, quantile_shares, share_bounds
 
@@ -116,8 +115,8 @@ class Certainty:
     @cached_property
     def _chance(self) -> Chance:
         times = self._sources.times
-        higher, missed = (times.over.higher, times.over.missed) if times and times.over else (0.0, 0.0)
-        return Chance(self._alone or 0.0, self._delays.skewness, self._delays.effective_samples, higher, missed)
+        higher = times.over.higher if times and times.over else 0.0
+        return Chance(self._alone or 0.0, self._delays.skewness, self._delays.effective_samples, higher)
 
     def quantile_ci_ns(self, q: float) -> Bounds | None:
         """The interval of a quantile."""
@@ -130,9 +129,7 @@ class Certainty:
             return None
         floor_ns = delays.min_ns or 0
         above = (delays.mean_ns or 0.0) - floor_ns
-        high = max(high, longest(q, middle, floor_ns, self._mean_error, above, self._chance))
-        mean = self._mean_bounds()
-        return low, high if mean is None else min(high, below_mean(q, floor_ns, mean[1]))
+        return with_the_mean(q, (low, high), middle, floor_ns, self._mean_error, above, self._chance)
 
     def share_above_ci(self, limit_ns: int) -> Bounds | None:
         """The interval of the share of delays above a limit."""

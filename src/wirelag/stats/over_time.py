@@ -1,27 +1,40 @@
 """How sure a mean and a quantile are if delays that follow each other are alike: in a queue, or on a path that changes.
 
-Guarantee, by simulation of recordings of 10 to 100,000 packets (experiments/coverage.py,
-tests/stats/test_over_time.py): of the intervals that are given, 93% to 97% hold the truth, the value over a very long
-time, pooled over queues, paths that change, heavy tails and independent delays; of short recordings more. Where a
-recording is too short there is none: fewer than 32 delays, or a level that is likelier than one in three to change so
-slowly that there are fewer than two independent stretches, or to be that of a queue which hardly returned to its floor
-(slow_levels.py). What a recording does not show cannot be told: one that is shorter than its level lasts may look
-steady. Memory: none.
+Guarantee, by simulation of recordings of 10 to 100,000 packets (experiments/coverage.py prints it; figures are in
+experiments/README.md): of the intervals that are given, 93% to 97% hold the truth, the value over a very long time, for
+queues with 55% to 95% load, and pooled over paths that change, heavy tails and independent delays. Not for every size:
+of fewer than 100 delays of a busy queue few have an interval, and of these more miss. Where a recording is too short
+there is none: fewer than 32 delays, or a level that is likelier than one in three to change so slowly that there are
+fewer than two independent stretches, or to be that of a queue which hardly returned to its floor (slow_levels.py). What
+a recording does not show cannot be told: one that is shorter than its level lasts may look steady. Memory: none.
 
 Law of doubt: rather wide than silent. Whether a recording seems sure is chance, too: a condition that asks for little
 error lets those through that missed the rare long waits, and of these few hold. So conditions are few and lax, and
 intervals are as wide as they must be: an upper end may lie beyond the longest delay seen.
 
-Law of calm: a queue with 95% load stays alike for some 800 packets, and is calm for hundreds of them now and then. So n
-delays as skewed as waits count for (n / (n + 800))^1.5 of the returns that they show: 300 of them must show 15 returns
-instead of 2.2, 1,000 of them 4, 10,000 hardly more than 1.5. A short recording of such a queue may not be skewed: where
-32 delays or more make one stretch, half of it holds. And however steady they look, the interval is at least as long
-upwards as (170 / n)^2 of what lies above the floor: 2.9 times as much for 100 delays, a third for 300, 3% for 1,000.
-None of this holds for 100 delays or more that follow each other no more than by chance.
-
 Law of errors: n delays that are alike count for fewer than n. In order of time they are put into at most 128 batches of
 the same size. Their slowest cosines tell how much the mean varies, and how slowly (slow_levels.py). Batches of
 different sizes make a level look like noise, so delays that came together are taken apart again.
+
+Law of ratios: the mean wait of a queue is inverse to its drift towards the floor, so the part of a mean above the floor
+is compared as a ratio. Such a mean varies by sqrt(2 / returns) of itself (reflected Brownian motion; slow_levels.py),
+and that error is the smaller, the shorter the waits were that a recording shows. With e as the half-width, by the part
+above the floor, both ends miss equally often if they are 1 / (1 + e / sqrt(1 + 0.9 e)) and 1 / (1 - e) times that part:
+quantiles of 6,000 such queues, simulated with 1 to 130 returns, within 7%. A recording that missed long waits shows too
+small an error as well, so the upper end is exp(e + 2.5 e^2) instead, at most 3.5. Where returns tell more than cosines
+it is 1 / (1 - e) with the e that they give; this grows no further below 4 returns, nor beyond 4. All of this holds for
+the part of the variance that is not chance of single delays, and for delays as skewed as waits; a level that is above
+its middle as often as below has an interval of equal halves. Chance of independent delays moves both ends upwards by
+their skewness (N. Johnson 1978, P. Hall 1992).
+
+Law of calm: a busy queue is calm for a hundred packets now and then. Of n delays that follow each other, and are as
+skewed as waits or stay alike for 32 delays or longer, returns count for 1 / (1 + 150 / n)^2 of what they seem, and
+there is at most one for every two delays; the upper end may lie further away by as much.
+
+Law of quantiles: a longer queue has all waits longer, a shorter one shorter, so that quantiles up to p95 follow the
+mean, as far as the shares of delays say so, too (shares.py). A median near the floor falls by as much as the mean (0.7
+to 0.9 times as much in a queue with random arrivals), and rises by at least 0.3 times as much. No quantile is longer
+than the mean allows (A. Markov).
 
 Law of parts: a group lasts as long as the whole, and has the interval that its delays alone would have: the same
 whatever it was chosen by, a grouping or a filter. A row over time is shorter, and shows less than the whole of how
@@ -29,19 +42,6 @@ slowly delays change. For how long those of the whole stay alike is learned from
 batches of all sizes (`_neighbours_alike`); a row that is shorter than that four times has no interval. Its mean varies
 at least as much as the level of the whole makes it; its delays are gone when the whole is known, so its interval is
 widened (`within_whole`).
-
-Law of ratios: a queue that is longer on average varies more, so that the part above the floor is compared as a ratio,
-and with its mean every quantile is longer; none is longer than the mean allows (A. Markov). A short recording more
-often misses the rare long waits than it has too many of them: the interval is longer upwards, the more so the wider it
-is. The mean of a queue is inverse to its drift towards the floor, which is known to one part in the square root of its
-returns (slow_levels.py): the interval is at least as long upwards as this error makes it. But the wider an interval,
-the more of the long waits were seen: of 1,643 recordings of queues with an interval of 0.3 times the mean or more, one
-in 100 had less than a third of the true waits, however wide it was, and none had more than 2.3 times as much. So no
-interval is longer upwards than 2.5 times what lies above the floor (3.5 times where returns are few), nor longer
-downwards than waits over two stretches vary. All of this holds for the part of the variance that is not chance of
-single delays, and for delays as skewed as waits; a level that is as often above its middle as below has an interval of
-equal halves. Chance of independent delays moves both ends upwards by their skewness (N. Johnson 1978, P. Hall 1992),
-and is symmetric for shares: each part of the variance has its part in the shape of the interval.
 """
 
 from __future__ import annotations
@@ -62,30 +62,27 @@ BATCHES: Final = 128  # that an error is learned from
 FEWEST: Final = 4  # batches that give any error
 FEWEST_DELAYS: Final = 32  # that give an interval
 STRETCHES: Final = 2.0  # independent stretches that give an interval
-RETURNS: Final = 1.5  # of a queue to its floor,
-MORE_RETURNS: Final = 200.0  # and as many more as this number of delays, by how many there are, has;
-MOST_RETURNS: Final = 2.5  # at most this many: one in 20 recordings of a random walk seems to have as many
-CALM: Final = 800.0  # delays for which a busy queue stays alike
-LONG_ALIKE: Final = 32.0  # delays of one stretch: so many may be a part of that time, skewed or not
-SHOW: Final = 100  # delays that show whether they follow each other
-FOLLOW: Final = 0.15  # correlation of neighbours from which on delays may wait for each other
-MISSED: Final = 170.0  # delays that may have missed as much again as they show above the floor
 OF_A_ROW: Final = 4.0  # the same, for a part of a whole
+RETURNS: Final = 1.5  # of a queue to its floor that give an interval
+CALM: Final = 150.0  # delays of a busy queue that may all be of a calm time
+LONG_ALIKE: Final = 32.0  # delays of one stretch: so many may be of a busy queue, skewed or not
+FOLLOW: Final = 0.15  # correlation of neighbours from which on delays may wait for each other
 MANY: Final = 1024  # delays, among which it does not matter that some came together
 COSINES: Final = (3, 16)  # the fewest and the most
 UPWARDS: Final = 2.5  # how much longer an interval is upwards, for each time that it is as wide as the value
 SKEWED: Final = 0.5  # skewness of delays like waits: those of a queue have 2, a short recording shows less
 LOWEST: Final = 0.05  # the share of batches that tell where the floor of a queue is
-AT_THE_FLOOR: Final = 0.3  # the median of waits, by their mean, if nearly half of them are none
+AT_THE_FLOOR: Final = (0.3, 1.0)  # how far a median at the floor rises and falls, by how far the mean of waits does
 WIDEST_MEAN: Final = 10.0  # times the mean, where an interval that ends beyond all delays may end
 _COARSEST: Final = 32  # parts of time whose neighbours are compared
 SHORTEST: Final = 10  # bits of the length of a slot of time: 1 us
 _NO_CHANCE: Final = 3.0  # standard errors
-_BY_CHANCE: Final = 1.5  # the same, of a skewness
 _WIDEST: Final = 1.25  # exponent: a mean is higher by at most 2.5 times the part above the floor, however wide,
-_HIGHEST: Final = 3.5  # or by this many times that part, if there are few returns; by more if the law of calm holds,
+_HIGHEST: Final = 3.0  # or by this many times that part, if there are few returns; by more if the law of calm holds,
 _FURTHEST: Final = 9.0  # but further nothing is said
-_LONGER: Final = 1 / 2.79 - 1  # waits over two stretches are as much longer than on average once in 40 (a gamma's)
+_FEW_RETURNS: Final = 4.0  # the error of a drift grows no further with fewer than about this many
+_SELDOM: Final = 0.9  # of the error: by how much less a mean lies too high, the wider it is
+_FOLLOWS: Final = 0.95  # quantiles up to here are shorter where the mean is
 _HALL: Final = (1 + 2 * Z95**2) / 6  # errors by which an interval is moved, for each unit of skewness
 
 Bounds = tuple[float, float]
@@ -101,7 +98,6 @@ class Chance(NamedTuple):
     skewness: float  # of single delays
     samples: float  # how many independent ones
     higher: float = 0.0  # by how much the mean may lie higher at least, if delays are like waits (OverTime)
-    missed: float = 0.0  # the same if they seem steady
 
 
 class Alike(NamedTuple):
@@ -128,7 +124,6 @@ class OverTime(NamedTuple):
     level: float = 0.0  # the variance of the mean by a level that changes
     returns: float = math.inf  # to the floor, if the level is that of a queue
     higher: float = 0.0  # by how much the mean may lie higher then
-    missed: float = 0.0  # by which share waits may be longer than delays that seem steady show (law of calm)
 
 
 def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
@@ -151,15 +146,15 @@ def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
     # Not np.quantile, which loads masked arrays.
     reach = -float(np.interp(LOWEST * (batches - 1), np.arange(batches), np.sort(means)))
     skewness = float((means**3).mean() / (means**2).mean() ** 1.5)
-    follow = _follow(apart) if samples >= SHOW else 1.0
+    follow = _follow(apart)
     found, freedom = slowness(powers, batches, reach * whole / batches), float(len(powers))
     error = found.half / half95(freedom) / whole, freedom
     alike = min(max(2 * skewness / SKEWED, 0.0), 1.0)  # batches of noise are not skewed, whatever delays are
-    calm = follow * _maybe_calm(skewness, found.stretches, samples)
-    doubt = (1 + calm * CALM / samples) ** 1.5
-    returns = found.returns / doubt
+    calm = follow * max(alike, min(samples / found.stretches / LONG_ALIKE, 1.0) ** 2)
+    doubt = (1 + calm * CALM / samples) ** 2
+    returns = min(found.returns, samples / (2 * follow) if follow else math.inf) / doubt
     higher = max(0.0, reach) * alike * found.part * min(_inverse(returns), _HIGHEST * doubt)
-    return OverTime(error, found.stretches, found.level / whole**2, returns, higher, follow * (MISSED / samples) ** 2)
+    return OverTime(error, found.stretches, found.level / whole**2, returns, higher)
 
 
 def _follow(apart: Floats) -> float:
@@ -168,15 +163,9 @@ def _follow(apart: Floats) -> float:
     return min(max(correlation / FOLLOW, 0.0), 1.0)
 
 
-def _maybe_calm(skewness: float, stretches: float, samples: int) -> float:
-    """How much of the law of calm holds: all if delays are more skewed than by chance, half if they are long alike."""
-    skewed = 2 * (skewness - _BY_CHANCE * math.sqrt(6 / samples)) / SKEWED
-    return max(min(skewed, 1.0), min((samples / stretches / LONG_ALIKE) ** 2, 0.5))
-
-
 def _inverse(returns: float) -> float:
     """By which share the mean of a queue may be longer, by the error of its drift; at most as much as is ever said."""
-    error = half95(returns) / math.sqrt(returns) if returns >= RETURNS else 1.0
+    error = Z95 * math.sqrt(2 / (returns + _FEW_RETURNS))
     return min(1 / (1 - error) - 1, _FURTHEST) if error < 1 else _FURTHEST
 
 
@@ -222,14 +211,9 @@ def tells(over: OverTime | None, samples: int) -> str | None:
     """Why there is no interval; None: there is one."""
     if samples < FEWEST_DELAYS:
         return f"fewer than {FEWEST_DELAYS} delays do not show how they vary over time"
-    if over is None or over.stretches < STRETCHES or over.returns < _enough_returns(samples):
+    if over is None or over.stretches < STRETCHES or over.returns < RETURNS:
         return "delays change too slowly for so short a time: there may be fewer than two independent stretches"
     return None
-
-
-def _enough_returns(samples: int) -> float:
-    """How many returns to the floor these delays must show: few delays of a busy queue may all lie in one wait."""
-    return min(RETURNS + MORE_RETURNS / max(samples, 1), MOST_RETURNS)
 
 
 def too_wide(mean_ns: float, high_ns: float, longest_ns: float) -> str | None:
@@ -285,7 +269,7 @@ def alike_over(slots: Ints, sums: Ints, counts: Ints) -> Alike:
     lasts, length = _neighbours_alike(slots, apart), int(slots.max()) + 1
     if whole is None:
         return Alike(lasts)
-    seen = 1.0 if whole.returns < _enough_returns(len(slots)) else whole.stretches
+    seen = 1.0 if whole.returns < RETURNS else whole.stretches
     too_slow = length / seen if seen < OF_A_ROW else 0.0
     return Alike(max(too_slow, lasts), whole.level * length)
 
@@ -349,15 +333,15 @@ def bounds(value: float, error: Error, above: float | None = None, chance: Chanc
     up = max(up, chance.higher / above)
     shift = error[0] * by_chance**3 * chance.skewness / math.sqrt(chance.samples) * _HALL
     low, high = (
-        alike * above * end + (1 - alike) * straight
-        for end, straight in ((max(math.expm1(-half / above), _LONGER), -half), (up, half))
+        alike * above * end + (1 - alike) * straight + shift
+        for end, straight in ((-_shorter(half / above), -half), (up, half))
     )
-    return value + low + shift, value + max(high + shift, above * _missed(chance))
+    return value + low, value + high
 
 
-def _missed(chance: Chance) -> float:
-    """By which share waits may be longer on average than a short recording shows."""
-    return chance.missed * min(max(chance.skewness / SKEWED, 0.0), 1.0)
+def _shorter(ratio: float) -> float:
+    """By which share waits may be shorter on average, if the half-width of the mean is this share of them."""
+    return 1 - 1 / (1 + ratio / math.sqrt(1 + _SELDOM * ratio))
 
 
 def _longer(half: float, above: float, by_chance: float, skewness: float) -> tuple[float, float]:
@@ -367,13 +351,23 @@ def _longer(half: float, above: float, by_chance: float, skewness: float) -> tup
     return (1 - by_chance**2) * min(max(skewness / SKEWED, 0.0), 1.0), up
 
 
-def longest(q: float, middle: float, floor: float, error: Error | None, above: float, chance: Chance) -> float:
-    """How far up a quantile may lie: a longer queue has all waits longer, the median too if it is at the floor."""
+def with_the_mean(
+    q: float, ends: Bounds, middle: float, floor: float, error: Error | None, above: float, chance: Chance
+) -> Bounds:
+    """The interval of a quantile that follows the mean: a longer queue has all waits longer, a shorter one shorter.
+
+    `ends` are those that shares of delays tell. The median may be at the floor.
+    """
+    low, high = ends
     if error is None or error[0] <= 0 or above <= 0 or q < 0.5:
-        return middle
-    alike, up = _longer(half95(error[1]) * error[0], above, min(1.0, chance.error / error[0]), chance.skewness)
-    by = max(alike * max(up, chance.higher / above), _missed(chance))
-    return middle + by * max(middle - floor, AT_THE_FLOOR * above)
+        return ends
+    half = half95(error[1]) * error[0]
+    alike, up = _longer(half, above, min(1.0, chance.error / error[0]), chance.skewness)
+    longer, shorter = (max(middle - floor, least * above) for least in AT_THE_FLOOR)
+    high = max(high, middle + alike * max(up, chance.higher / above) * longer)
+    if q <= _FOLLOWS:
+        low += alike * max(0.0, middle - _shorter(half / above) * shorter - low)
+    return low, min(high, below_mean(q, floor, bounds(floor + above, error, above, chance)[1]))
 
 
 def below_mean(q: float, floor: float, highest: float) -> float:

@@ -27,11 +27,9 @@ from wirelag.stats.over_time import (
     InOrder,
     OverTime,
     alike_ns,
-    below_mean,
-    bounds,
     half95,
-    longest,
     tells,
+    with_the_mean,
 )
 from wirelag.stats.shares import enough_beyond, quantile_shares, share_bounds
 from wirelag.synopses.cache import SINGLE, Cached, join, level
@@ -161,8 +159,7 @@ class DelaySample:
         apart, samples = self.delays_ns - self.delays_ns.mean(), self.effective
         std_ns = math.sqrt(float(apart @ apart) / len(self))
         skewness = float((apart * apart) @ apart) / len(self) / std_ns**3 if std_ns else 0.0
-        higher, missed = (over.higher, over.missed) if over else (0.0, 0.0)
-        return Chance(std_ns / math.sqrt(samples), skewness, samples, higher, missed)
+        return Chance(std_ns / math.sqrt(samples), skewness, samples, over.higher if over else 0.0)
 
     def _wider(self) -> float:
         """How many times as wide the interval of the mean is as that of independent delays."""
@@ -207,9 +204,8 @@ class DelaySample:
             seen = over is not None and over.stretches >= STRETCHES
             ends = quantile_shares(share, over.error, self.effective) if over and seen else None
             if ends and told:
-                upper = max(at(ends[1]), longest(share, middle, floor_ns, told.error, above, chance))
-                highest = bounds(floor_ns + above, told.error, above, chance)[1]
-                found.append((middle, (at(ends[0]), min(upper, below_mean(share, floor_ns, highest)))))
+                by_shares = at(ends[0]), at(ends[1])
+                found.append((middle, with_the_mean(share, by_shares, middle, floor_ns, told.error, above, chance)))
             else:
                 found.append((middle, None))
         return found

@@ -100,7 +100,7 @@ class PeriodFinder:
     """Finds the period: the run of one colour in which half of the time lies; late packets make short ones."""
 
     _last: tuple[int, bool] | None = None  # the run that is open: its begin and colour
-    _lengths: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)  # of runs that ended; the first began before the capture
 
     def observe(self, time_ns: Times, colours: Colours) -> None:
         """Look at these packets."""
@@ -109,13 +109,13 @@ class PeriodFinder:
             if self._last is None:
                 self._last = when, colour
             elif colour != self._last[1]:
-                self._lengths.append(max(0, when - self._last[0]))
+                self.lengths.append(max(0, when - self._last[0]))
                 self._last = when, colour
 
     @property
     def period_ns(self) -> int | None:
         """The period; None: the colour hardly changes."""
-        lengths = sorted(self._lengths[1:])  # the first run began before the capture
+        lengths = sorted(self.lengths[1:])
         if len(lengths) < FEWEST_CHANGES - 1:
             return None
         reached, half = 0, sum(lengths) / 2
