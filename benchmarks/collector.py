@@ -3,6 +3,7 @@
     python benchmarks/collector.py                          rda of 500 packets/s, lda, rda of 15,000 packets/s
     python benchmarks/collector.py --segments 100 --seconds 20
     python benchmarks/collector.py --store postgresql://...     another store than a file
+    python benchmarks/collector.py --beside "OTHER/.venv/bin/python -m wirelag.cli"     another version, by turns
 
 Meters cut packets with known delays, 1% of them lost; agents send what they cut at the end of each second and answer
 what they are asked, each over two connections, as `wirelag agent` does. The collector is a process of its own, with a
@@ -37,6 +38,7 @@ KINDS = 8  # different paths; segments beyond have packets like these
 CASES = (("rda", 500), ("lda", 500), ("rda", 15_000))
 LOSS = 0.01
 PATIENCE_S = 120.0
+AGENTS = 1000  # for which the measured cost is extrapolated: two are at the ends of a segment
 
 
 def threads_s(pid: int) -> Counter[str]:
@@ -170,8 +172,28 @@ class Again(Agent):
         return self._made[first : first + count]  # type: ignore[return-value]
 
 
-def measure(name: str, rate: int, segments: int, seconds: int, store: str | None, wrapper: list[str]) -> str:
-    """One line of the table."""
+@dataclass(frozen=True)
+class Cost:
+    """Messages and processor ms per segment and interval."""
+
+    messages: float
+    server: float
+    others: float
+
+    @property
+    def whole(self) -> float:
+        return self.server + self.others
+
+    def line(self, name: str, rate: int, segments: int) -> str:
+        """One line of the table."""
+        return (
+            f"{name:4} {rate:7,} {segments:9} {self.messages:9.1f} {self.server:8.2f} {self.others:8.2f}"
+            f" {self.whole:8.2f} {1e3 / self.whole:9.0f} {AGENTS / 2 * self.whole / 1e3:9.1f}"
+        )
+
+
+def measure(name: str, rate: int, segments: int, seconds: int, store: str | None, wrapper: list[str]) -> Cost:
+    """What one case costs."""
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
         tokens = Path(folder, "tokens")
@@ -194,11 +216,7 @@ def measure(name: str, rate: int, segments: int, seconds: int, store: str | None
                 if "beside" not in line:
                     print(line, end="", file=sys.stderr)
     each = {what: 1e3 * s / segments / seconds for what, s in used.items()}
-    whole = sum(each.values())
-    return (
-        f"{name:4} {rate:7,} {segments:9} {counted['messages'] / segments / seconds:9.1f} {each['server']:8.2f}"
-        f" {each['others']:8.2f} {whole:8.2f} {1e3 / whole:9.0f}"
-    )
+    return Cost(counted["messages"] / segments / seconds, each["server"], each["others"])
 
 
 def main() -> None:
@@ -209,13 +227,21 @@ def main() -> None:
     parser.add_argument("--store", help="a database; a file, if not given")
     parser.add_argument("--only", metavar="METHOD:RATE", help="one line, such as rda:500")
     parser.add_argument("--with", dest="wrapper", default="", help="a command that runs the collector's arguments")
+    parser.add_argument("--beside", default="", help="the same of another version: measured by turns")
+    parser.add_argument("--rounds", type=int, default=1, help="how often; the best counts")
     options = parser.parse_args()
     cases = [(one.split(":")[0], int(one.split(":")[1])) for one in [options.only]] if options.only else CASES
-    print("CPU ms per segment and interval of 1 s, and segments per core")
-    print("method pkt/s  segments  messages   server   others      all    a core")
+    print(f"CPU ms per segment and interval of 1 s, segments at 1 s per core, and cores for {AGENTS:,} agents")
+    print("method pkt/s  segments  messages   server   others      all    a core     cores")
     for name, rate in cases:
-        found = measure(name, rate, options.segments, options.seconds, options.store, options.wrapper.split())
-        print(found, flush=True)
+        best: dict[str, Cost] = {}
+        for version in [options.wrapper, *filter(None, [options.beside])] * options.rounds:
+            found = measure(name, rate, options.segments, options.seconds, options.store, version.split())
+            print(found.line(name, rate, options.segments), version and f" by {version}", flush=True)
+            best[version] = min(found, best.get(version, found), key=lambda one: one.whole)
+        if options.beside:
+            ratio = best[options.beside].whole / best[options.wrapper].whole
+            print(f"{name:4} {rate:7,} best of {options.rounds}: the other one takes {ratio:.2f} times as much")
 
 
 if __name__ == "__main__":

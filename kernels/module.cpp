@@ -25,4 +25,5 @@ NB_MODULE(_kernels, m)
     add_pirate(m);
     add_routes(m);
     add_maglev(m);
+    add_codec(m);
 }

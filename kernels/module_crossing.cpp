@@ -255,6 +255,13 @@ class Sorted {
 
     Sorted(const u64 *ids, size_t given) : count(given), entries(unfilled<Entry>(given))
     {
+        if (count <= few) {
+            for (size_t i = 0; i < count; i++)
+                entries[i] = {ids[i], static_cast<u32>(i)};
+            std::sort(entries.get(), entries.get() + count,
+                [](const Entry &a, const Entry &b) { return a.id < b.id || (a.id == b.id && a.row < b.row); });
+            return;
+        }
         auto other = unfilled<Entry>(count);
         std::vector<u32> places(digits * values, 0);
 
@@ -288,6 +295,7 @@ class Sorted {
 
   private:
     static constexpr u32 bits = 8, digits = (64 + bits - 1) / bits, values = 1u << bits;
+    static constexpr size_t few = 256; /* ids; counts of digits take longer */
 
     static u32 value(u64 id, u32 digit)
     {
@@ -411,6 +419,45 @@ nb::object pair(nb::handle given_up, nb::handle given_down)
         joined.duplicated, joined.ambiguous, reordered);
 }
 
+/* The sum in two words, lower word first: exact for any number of values. */
+nb::object exact_sum(nb::handle given)
+{
+    const auto values = exactly<Column<s64>>(given, "values");
+    __int128 sum = 0;
+
+    for (size_t i = 0; i < values.shape(0); i++)
+        sum += values.data()[i];
+    return nb::make_tuple(static_cast<u64>(sum), static_cast<s64>(sum >> 64));
+}
+
+/* The time of each wanted packet, by the low bits of its number; `untold` if there is none, or more than one. */
+Filled<s64> times_of(nb::handle given_numbers, nb::handle given_times, nb::handle given_wanted, s64 untold)
+{
+    const Packets packets(given_numbers, given_times, "numbers");
+    const auto wanted = countable(given_wanted, "wanted");
+    const size_t count = wanted.shape(0);
+    auto found = unfilled<s64>(count);
+    std::vector<std::pair<u32, u32>> sorted(count); /* low bits, and where they are wanted */
+    std::vector<u32> seen(count);
+
+    for (size_t i = 0; i < count; i++) {
+        sorted[i] = {static_cast<u32>(wanted.data()[i]), static_cast<u32>(i)};
+        found[i] = untold;
+    }
+    std::sort(sorted.begin(), sorted.end());
+    for (size_t row = 0; row < packets.rows; row++) {
+        const u32 low = static_cast<u32>(packets.ids[row]);
+        auto place = std::lower_bound(sorted.begin(), sorted.end(), std::pair<u32, u32>(low, 0));
+
+        for (; place != sorted.end() && place->first == low; ++place)
+            found[place->second] = seen[place->second]++ ? untold : packets.times_ns[row];
+    }
+    for (size_t i = 0; i < count; i++)
+        if (wanted.data()[i] >> 32)
+            found[i] = untold; /* no low bits */
+    return to_numpy(std::move(found), count);
+}
+
 /* Find the places of a burst of packets, then add those that have one. */
 template <typename Place, typename Add> void add_packets(const Packets &packets, Place place_of, Add add)
 {
@@ -450,6 +497,32 @@ wl_lda lda_of(u64 rows, const std::vector<u32> &shifts, u64 seed)
     }
     wl_lda_start(&kernel, seed, rows, ascending, static_cast<u32>(shifts.size()));
     return kernel;
+}
+
+/* Rows (count, sum) without the packets that were not paired. */
+Filled<u64> rows_without(nb::handle given_rows, nb::handle numbers, nb::handle times, nb::handle given_fates, u64 seed)
+{
+    const auto words = exactly<Column<u64>>(given_rows, "rows");
+    const Packets packets(numbers, times, "numbers");
+    const auto fates = exactly<Column<u8>>(given_fates, "fates");
+    const u64 rows = words.shape(0) / 2;
+    auto left = unfilled<u64>(2 * rows);
+    const wl_lda kernel = lda_of(rows, {0}, seed);
+
+    if (words.shape(0) % 2 || fates.shape(0) != packets.rows)
+        throw std::invalid_argument("rows have two words, and packets a fate each");
+    std::copy(words.data(), words.data() + 2 * rows, left.get());
+    for (size_t i = 0; i < packets.rows; i++) {
+        if (fates.data()[i] == WL_PAIRED)
+            continue;
+        const s64 place = wl_lda_place(&kernel, packets.ids[i]);
+
+        if (place < 0)
+            continue;
+        left[2 * place] -= 1;
+        left[2 * place + 1] -= static_cast<u64>(packets.times_ns[i]);
+    }
+    return to_numpy(std::move(left), 2 * rows);
 }
 
 void lda(nb::handle given_ids, nb::handle given_times, nb::handle given_buckets, u64 rows, const std::vector<u32> &shifts, u64 seed)
@@ -543,6 +616,11 @@ void add_crossing(nb::module_ &m)
     m.def("number_copies", &number_copies, "ids"_a, "The number of each entry: its id for the first copy, a hash for the n-th.");
     m.def(
         "pair", &pair, "up_ids"_a, "down_ids"_a, "Join two levelled caches: pairs in order of arrival downstream, fates, counts.");
+    m.def("exact_sum", &exact_sum, "values"_a, "The sum in two words, lower word first.");
+    m.def("times_of", &times_of, "numbers"_a, "times_ns"_a, "wanted"_a, "untold"_a,
+        "The time of each wanted packet, by the low bits of its number; `untold` if there is none, or more than one.");
+    m.def("rows_without", &rows_without, "rows"_a, "numbers"_a, "times_ns"_a, "fates"_a, "seed"_a,
+        "Rows (count, sum) without the packets that were not paired.");
     m.def("lda", &lda, "ids"_a, "times_ns"_a, "buckets"_a, "rows"_a, "shifts"_a, "seed"_a, "Add packets to buckets (count, sum).");
     m.def(
         "lda_settings",

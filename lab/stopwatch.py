@@ -13,7 +13,6 @@ from typing import Any, TextIO
 
 from wirelag import cli
 from wirelag.collector import loop, serve
-from wirelag.collector.listeners import Said
 from wirelag.collector.store import Kept
 from wirelag.protocol.messages import Message, encode, peek
 from wirelag.protocol.results import Outcome
@@ -46,7 +45,7 @@ class Timed(loop.Collector):
         self._note("rounds", start_ns=message.interval.start_ns, took_ns=time.perf_counter_ns() - began_ns)
         return found
 
-    def _kept(self, work: Callable[[int, list[Outcome]], None]) -> list[Said] | None:
+    def _kept(self, work: Callable[[int, list[Outcome]], None]) -> list[Kept] | None:
         began_ns = time.perf_counter_ns()
         found = super()._kept(work)
         self._note("kept", took_ns=time.perf_counter_ns() - began_ns)

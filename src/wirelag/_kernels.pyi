@@ -408,10 +408,41 @@ class Pairs:
     @property
     def memory(self) -> int: ...
 
+# integers in few bytes, bins of delays
+
+Bins = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+def unsqueeze(
+    data: bytes | memoryview, place: int, width: int, base: int, filled: npt.NDArray[np.uint64 | np.int64]
+) -> None: ...
+def squeeze(values: npt.NDArray[np.uint64 | np.int64], free: int) -> tuple[int, int, bytes]: ...
+def sample_bins(
+    delays_ns: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int, int, int]: ...
+def merge_bins(
+    bins: npt.NDArray[np.int64],
+    weights: npt.NDArray[np.int64],
+    more_bins: npt.NDArray[np.int64],
+    more_weights: npt.NDArray[np.int64],
+) -> Bins: ...
+def pack_bins(bins: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]) -> bytes: ...
+def unpack_bins(data: bytes) -> Bins: ...
+
 # two points: caches, lda, finecomb
 
 def coins(ids: npt.NDArray[np.uint64], seed: int, purpose: int) -> npt.NDArray[np.uint64]: ...
 def number_copies(ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]: ...
+def exact_sum(values: npt.NDArray[np.int64]) -> tuple[int, int]: ...
+def times_of(
+    numbers: npt.NDArray[np.uint64], times_ns: npt.NDArray[np.int64], wanted: npt.NDArray[np.uint64], untold: int
+) -> npt.NDArray[np.int64]: ...
+def rows_without(
+    rows: npt.NDArray[np.uint64],
+    numbers: npt.NDArray[np.uint64],
+    times_ns: npt.NDArray[np.int64],
+    fates: npt.NDArray[np.uint8],
+    seed: int,
+) -> npt.NDArray[np.uint64]: ...
 def pair(
     up_ids: npt.NDArray[np.uint64], down_ids: npt.NDArray[np.uint64]
 ) -> tuple[

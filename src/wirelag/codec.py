@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from wirelag import _kernels
+
 Fields = Mapping[str, Any]
 _HEAD: Final = struct.Struct("<II")  # length of the names and numbers, checksum of all that follows
 FREE: Final = 1 << 16  # array values that may take no byte, in total
@@ -30,9 +32,9 @@ def pack(fields: Fields) -> bytes:
 
 
 def packed_size(fields: Fields) -> int:
-    """The length of what `pack` encodes, without encoding the arrays."""
-    names, arrays, _ = _laid_out(fields, FREE)
-    return _HEAD.size + len(_json(names)) + sum(width * len(values) for values, _, width in arrays)
+    """The length of what `pack` encodes."""
+    names, arrays = split_fields([fields])
+    return _HEAD.size + len(_json(names[0])) + len(arrays)
 
 
 def unpack(data: bytes) -> dict[str, Any]:
@@ -63,9 +65,14 @@ def split_fields(several: Iterable[Fields]) -> tuple[list[dict[str, Any]], bytes
     """Split fields into their JSON part and the bytes of all arrays, concatenated."""
     found, parts, free = list[dict[str, Any]](), list[bytes](), FREE
     for fields in several:
-        names, arrays, free = _laid_out(fields, free)
+        names = dict(fields)
+        for name, value in fields.items():
+            if isinstance(value, np.ndarray):
+                base, width, squeezed = _kernels.squeeze(value, max(0, free))
+                names[name] = {"array": [value.dtype.str, len(value), base, width]}
+                parts.append(squeezed)
+                free -= 0 if width else len(value)
         found.append(names)
-        parts += [_squeezed(*each) for each in arrays]
     return found, b"".join(parts)
 
 
@@ -87,7 +94,8 @@ def together(several: Any, body: memoryview | bytes, most: int | None = None) ->
                 raise ValueError(f"is cut short in {name}")
             if free < 0 or left < 0:
                 raise ValueError(f"is damaged: {name} has more values than allowed")
-            fields[name] = _unsqueeze(body[place:end], dtype, count, base, width)
+            values = fields[name] = np.empty(count, dtype)
+            _kernels.unsqueeze(body, place, width, base & 2**64 - 1, values)
             place = end
         found.append(fields)
     if place != len(body):
@@ -100,7 +108,7 @@ def array_of(fields: Fields, name: str, dtype: type[np.uint64] | type[np.int64])
     value = fields.get(name)
     if not isinstance(value, np.ndarray) or value.ndim != 1:
         raise ValueError(f"{name} is missing or not an array")
-    return value.astype(dtype)
+    return value if value.dtype == dtype else value.astype(dtype)
 
 
 def number_of(fields: Fields, name: str) -> int:
@@ -120,39 +128,3 @@ def _shape(name: str, shape: Any) -> tuple[str, int, int, int]:
 
 def _json(names: Fields) -> bytes:
     return json.dumps(names, separators=(",", ":")).encode()
-
-
-def _laid_out(fields: Fields, free: int) -> tuple[dict[str, Any], list[tuple[np.ndarray[Any, Any], int, int]], int]:
-    """The JSON part, each array with its base and width, and how many values may still take no byte."""
-    names, arrays = dict[str, Any](fields), []
-    for name, value in fields.items():
-        if isinstance(value, np.ndarray):
-            base, width = _base_and_width(value, free)
-            names[name] = {"array": [value.dtype.str, len(value), base, width]}
-            arrays.append((value, base, width))
-            free -= 0 if width else len(value)
-    return names, arrays, free
-
-
-def _base_and_width(values: np.ndarray[Any, Any], free: int) -> tuple[int, int]:
-    """The smallest value and the bytes of each. Sums that wrapped below 0 are close to the others only if signed."""
-    if not len(values):
-        return 0, 0
-    least, most = int(values.min()), int(values.max())
-    span, base = most - least, least
-    if least < 0 or most >= 1 << 63:  # else both views are alike
-        other = values.view(np.uint64 if values.dtype == np.int64 else np.int64)
-        least, most = int(other.min()), int(other.max())
-        span, base = min((span, base), (most - least, least), key=lambda found: found[0])
-    return base, max((span.bit_length() + 7) // 8, int(len(values) > free))
-
-
-def _squeezed(values: np.ndarray[Any, Any], base: int, width: int) -> bytes:
-    above = values.view(np.uint64) - np.uint64(base & 2**64 - 1)
-    return above.view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
-
-
-def _unsqueeze(data: memoryview | bytes, dtype: str, count: int, base: int, width: int) -> np.ndarray[Any, Any]:
-    wide = np.zeros((count, 8), np.uint8)
-    wide[:, :width] = np.frombuffer(data, np.uint8).reshape(count, width)
-    return (wide.reshape(-1).view("<u8") + np.uint64(base & 2**64 - 1)).view(dtype)

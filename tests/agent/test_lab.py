@@ -114,7 +114,7 @@ def test_two_agents_measure_references_exactly(agents: Agents, receiver: Receive
         assert isinstance(estimator, Rda)
         synopses_of = [estimator.synopsis(m.records[0]) for m in (mine, theirs)]
         talk = Reconciling(estimator, [one for one in synopses_of if isinstance(one, SymbolSynopsis)])
-        crossing, _ = talk.cross()
+        _, crossing = talk.ask(), talk.crossing()
         assert talk.decoded is not None
         assert crossing.only_upstream is not None
         assert (crossing.sent, crossing.received) == (mine.seen.packets, theirs.seen.packets)

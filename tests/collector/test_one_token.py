@@ -30,7 +30,7 @@ from wirelag.estimators.rli import Rli
 from wirelag.packets.intervals import Delimiters, Interval
 from wirelag.protocol.messages import ClockReading, Message, Seen, encode
 from wirelag.protocol.results import Ends
-from wirelag.protocol.session import MOST_NAMED, Rounds
+from wirelag.protocol.session import MOST_NAMED, PROMPT_NS, Rounds
 from wirelag.protocol.terms import Terms
 from wirelag.synopses.symbols import symbols_of
 from wirelag.transport.http import MEDIA_TYPE
@@ -280,6 +280,9 @@ def test_intervals_that_wait_for_replies_end_with_what_is_known(tmp_path: Path) 
             assert running._take([encode(message)]) is not None
             assert running.rounds.bytes <= 200_000
     assert running.rounds.counted["dropped because memory was full"] > 3
+    later_ns = running.steady() + PROMPT_NS
+    running.steady = lambda: later_ns  # the last ones have waited for long enough
+    assert running._pass_time() is not None
     rows = running.store.rows("A>B", None, SECOND_NS, (0, 2**62), 20)
     assert [row.tally.missed for row in rows] == [0] * 12
     running.store.close()

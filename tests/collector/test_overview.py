@@ -29,7 +29,7 @@ ENDS = Ends("A>B", "A", "B")
 def kept(start_ns: int, delays_ns: np.ndarray, lost: int = 0, rank: Rank = Rank.SETTLED) -> Kept:
     made = result(delays_ns, start_ns, lost, rank)
     tally = Tally.of(made, None)
-    return Kept(made, tally, tally.to_json(start_ns, SECOND_NS, rank >= Rank.ALONE), None, True)
+    return Kept(made, tally, None, True)
 
 
 def test_a_minute_is_the_sum_of_its_intervals_in_any_order() -> None:

@@ -116,7 +116,7 @@ def test_a_message_as_agents_send_it_takes_the_short_way() -> None:
     assert found is not None
     headers, body = found
     assert body == b"WLAG"
-    assert dict(headers)[b"authorization"] == b"Bearer x"
+    assert headers["authorization"] == "Bearer x"
 
 
 @pytest.mark.parametrize(

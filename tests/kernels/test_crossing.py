@@ -1,5 +1,6 @@
 """The two-point kernels against their definitions, rewritten in a few lines of Python; hostile input."""
 
+import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -504,3 +505,51 @@ def test_the_input_is_not_changed() -> None:
     _kernels.pair(ids, _kernels.number_copies(ids))
     assert ids.tolist() == [3, 1, 3, 2]
     assert all(later - earlier == 1 for earlier, later in pairwise(times_ns.tolist()))
+
+
+# ---- rows and times of a difference ----
+
+
+@examples(100)
+@given(st.lists(any_time, max_size=60))
+def test_a_sum_is_exact(values: list[int]) -> None:
+    low, high = _kernels.exact_sum(times_of(values))
+    assert (high << 64) + low == sum(values)
+
+
+@examples(100)
+@given(packets, st.lists(st.integers(0, 12) | st.integers(0, ALL), max_size=16))
+def test_times_are_found_by_the_low_bits_of_numbers(rows: list[tuple[int, int]], wanted: list[int]) -> None:
+    seen = defaultdict(list)
+    for number, time_ns in rows:
+        seen[number % 2**32].append(time_ns)
+    expected = [seen[one][0] if one in seen and len(seen[one]) == 1 else -1 for one in wanted]
+    assert _kernels.times_of(*columns(rows), ids_of(wanted), -1).tolist() == expected
+
+
+@examples(100)
+@given(packets, st.integers(1, 20), seeds, st.randoms(use_true_random=False))
+def test_rows_are_left_without_packets_that_are_not_paired(
+    rows: list[tuple[int, int]], count: int, seed: int, chance: random.Random
+) -> None:
+    words = ids_of([chance.randrange(2**64) for _ in range(2 * count)])
+    fates = np.array([chance.randrange(3) for _ in rows], np.uint8)
+    left = words.tolist()
+    for (number, time_ns), fate in zip(rows, fates, strict=True):
+        if fate:
+            row = scaled(coin(number, seed, 2), count)
+            left[2 * row] = (left[2 * row] - 1) & ALL
+            left[2 * row + 1] = (left[2 * row + 1] - time_ns) & ALL
+    assert _kernels.rows_without(words, *columns(rows), fates, seed).tolist() == left
+    if rows:
+        with pytest.raises(ValueError, match="a fate each"):
+            _kernels.rows_without(words, *columns(rows), fates[1:], seed)
+
+
+@pytest.mark.parametrize("count", [256, 257])
+def test_few_and_many_ids_are_joined_alike(count: int) -> None:
+    """Few are sorted in another way than many."""
+    rng = np.random.default_rng(count)
+    up, down = (rng.integers(0, count // 2, count).astype(np.uint64) for _ in range(2))
+    few = [_kernels.pair(up[up == one], down[down == one])[4:8] for one in np.unique(np.concatenate((up, down)))]
+    assert _kernels.pair(up, down)[4:8] == tuple(map(sum, zip(*few, strict=True)))

@@ -166,7 +166,8 @@ def test_a_synopsis_is_the_same_after_transport(name: str) -> None:
     )
     up, down = ups.synopses[ALL], downs.synopses[ALL]
     if isinstance(up, SymbolSynopsis) and isinstance(estimator, Rda):
-        crossing = Reconciling(estimator, [up, down]).cross()[0]
+        talk = Reconciling(estimator, [up, down])
+        _, crossing = talk.ask(), talk.crossing()
     else:
         crossing = estimator.cross_bound(up, down)[0] if isinstance(estimator, Rda) else estimator.cross(up, down)
     assert crossing.mean_ns == pytest.approx(1000)

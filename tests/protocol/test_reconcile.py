@@ -91,7 +91,7 @@ def test_a_fake_is_handled() -> None:
     spoiled = replace(synopses[0], words=synopses[0].words ^ np.uint64(1 << 50))
     talk = Reconciling(SHORT, [spoiled, synopses[1]])
     for _ in range(10):
-        crossing, asks = talk.cross()
+        asks, crossing = talk.ask(), talk.crossing()
         assert crossing.details["decoded"] is False
         assert crossing.used == len(crossing.tail)  # the sample only, and no loss
         assert crossing.lost is None
@@ -103,7 +103,7 @@ def test_a_fake_is_handled() -> None:
     for side, one in enumerate((up, down)):
         ask = {"whole": True, "cache_level": 0}
         talk.take(side, ask, talk.read(side, ask, answer_symbols(SHORT, one, ask)))
-    crossing, asks = talk.cross()
+    asks, crossing = talk.ask(), talk.crossing()
     assert not asks
     assert says(crossing) == says(joined(up, down))
 
@@ -138,7 +138,7 @@ def test_an_invalid_answer(record: dict[str, Any]) -> None:
     times_ns = EPOCH_NS + np.arange(100)
     synopses = [SHORT.bind(cached(ids, times_ns)), SHORT.bind(cached(ids[3:], times_ns[3:]))]
     talk = Reconciling(SHORT, [one for one in synopses if isinstance(one, SymbolSynopsis)])
-    ((side, ask),) = talk.cross()[1].items()
+    ((side, ask),) = talk.ask().items()
     assert side == 0
     with pytest.raises((ValueError, IndexError)):
         talk.read(side, ask, record)

@@ -19,8 +19,8 @@ from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.packets.intervals import Delimiters, Interval
 from wirelag.protocol.messages import ClockReading, Message, Seen
-from wirelag.protocol.results import Ends, Rank
-from wirelag.protocol.session import ANSWER_NS, LINGER_NS, SOON_NS, Rounds
+from wirelag.protocol.results import Ask, Ends, Rank, Result
+from wirelag.protocol.session import ANSWER_NS, LINGER_NS, PROMPT_NS, SOON_NS, Rounds
 from wirelag.protocol.terms import Terms
 from wirelag.twopoint.spans import Span, crossed, cuts, paired_by_delimiters
 
@@ -161,6 +161,38 @@ def test_without_answers_there_is_a_mean_and_no_loss() -> None:
     assert one.losses[None].lost is None
     assert "times" in (one.losses[None].reason or "")
     assert done.rounds.counted["asks without an answer"] == 8
+
+
+@BOTH
+def test_there_is_no_result_without_replies_that_come_at_once(estimator: Rda) -> None:
+    agents = pair(Path.made(1, 2000, 8), estimator)
+    rounds, (up, down) = Rounds([ENDS]), both(agents, 1)
+    assert rounds.take(up, 0) == []
+    asks = [one.message for one in rounds.take(down, 0) if isinstance(one, Ask)]
+    assert asks
+    assert rounds.pass_time(PROMPT_NS - 1) == []
+    late = rounds.pass_time(PROMPT_NS)
+    assert [(one.rank, one.complete) for one in late if isinstance(one, Result)] == [(Rank.FIRST, False)]
+    assert rounds.pass_time(2 * PROMPT_NS) == []
+    found = [one for ask in asks for one in rounds.take(agents["AB".index(ask.point)].answer(ask), 2 * PROMPT_NS)]
+    (one,) = (one for one in found if isinstance(one, Result))
+    assert one.complete
+    assert one.crossings[None].only_upstream is not None
+
+
+def test_only_what_was_left_in_the_store_is_read_again() -> None:
+    agents = pair(Path.made(4, 100, 8), SHORT)
+    messages = agents[0].messages(0, 4)
+    rounds = Rounds([ENDS])
+    assert rounds.lacks_stored(messages[0])  # nothing was read yet
+    rounds.unread_ns = EPOCH_NS - SECOND_NS - 1
+    assert not rounds.lacks_stored(messages[0])
+    rounds.take(messages[0], 0)
+    rounds.pass_time(LINGER_NS)  # its other half did not come
+    assert [rounds.lacks_stored(one) for one in messages] == [True, True, False, False]
+    rounds.take(messages[2], LINGER_NS)
+    rounds.give_up(["A>B"])
+    assert [rounds.lacks_stored(one) for one in messages] == [True, True, True, True]
 
 
 def test_a_restarted_agent_says_so_at_once() -> None:

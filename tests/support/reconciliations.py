@@ -36,7 +36,7 @@ def converse(
         synopses[1] = reordering.with_order(synopses[1], down, numbers_of(down.ids))
     talk, asked = Reconciling(estimator, synopses), Counter[str]()
     while True:
-        crossing, asks = talk.cross()
+        asks, crossing = talk.ask(), talk.crossing()
         if not asks:
             return crossing, asked
         found = []

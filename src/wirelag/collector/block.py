@@ -18,7 +18,7 @@ from wirelag.collector.columns import LATER, MOMENTS, SINGLE
 from wirelag.collector.tally import SUMS, Tally
 from wirelag.stats.moments import Moments
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.signedinteger[Any]]
 SETTLED_NS: Final = 600 * 10**9  # results are packed that long after the end of their block
 LEAST: Final = 60  # rows of a new block: fewer stay as they are
 ROWS: Final = 600  # intervals of the time that a block covers: ten minutes of seconds
@@ -51,7 +51,7 @@ class Block:
     ranks: list[int]
     columns: dict[str, list[Any]]  # of numbers and texts, by name
     ends: list[int]  # of each row's bins
-    bins: Ints
+    bins: Ints  # of any width: a week of minutes has millions
     weights: Ints
 
     @classmethod
@@ -83,8 +83,8 @@ class Block:
             [rank for one in some for rank in one.ranks],
             {name: [value for one in some for value in one.columns[name]] for name in NAMES},
             [offset + end for one, offset in zip(some, offsets, strict=False) for end in one.ends],
-            np.concatenate([_NONE, *(one.bins for one in some)]),
-            np.concatenate([_NONE, *(one.weights for one in some)]),
+            _one_of(one.bins for one in some),
+            _one_of(one.weights for one in some),
         )
         starts = whole.starts_ns
         if all(a < b for a, b in pairwise(starts)):
@@ -107,8 +107,8 @@ class Block:
             [self.ranks[place] for place in places],
             {name: [values[place] for place in places] for name, values in self.columns.items()},
             list(accumulate(part.stop - part.start for part in parts)),
-            np.concatenate([_NONE, *(self.bins[part] for part in parts)]),
-            np.concatenate([_NONE, *(self.weights[part] for part in parts)]),
+            _one_of(self.bins[part] for part in parts),
+            _one_of(self.weights[part] for part in parts),
         )
 
     def within(self, times_ns: tuple[int, int], most: int) -> Block:
@@ -123,8 +123,8 @@ class Block:
         return Tally(
             **{name: values[name][place] for name in (*SINGLE, *LATER)},
             moments=Moments(*[values[name][place] for name in MOMENTS]),
-            bins=self.bins[part],
-            weights=self.weights[part],
+            bins=self.bins[part].astype(np.int64),
+            weights=self.weights[part].astype(np.int64),
         )
 
     def rows(self) -> Iterable[tuple[int, int, Tally]]:
@@ -143,8 +143,7 @@ class Block:
         for name in ("reordered", "duplicated"):
             known = [one for one, seen in zip(own[name], own["intervals"], strict=True) if seen]
             setattr(whole, name, None if not known or None in known else sum(known))
-        for values in zip(*(own[name] for name in MOMENTS), strict=True):
-            whole.moments.add(Moments(*values))
+        whole.moments.add_all(zip(*(own[name] for name in MOMENTS), strict=True))
         part = slice(self._place(first).start, self._place(end - 1).stop) if end > first else slice(0)
         weights = self.weights[part]
         if int(weights.sum(dtype=np.float64)) < _EXACT:  # then so are sums of floats
@@ -158,3 +157,13 @@ class Block:
 
     def _place(self, place: int) -> slice:
         return slice(self.ends[place - 1] if place else 0, self.ends[place])
+
+
+def in_few_bytes(values: Ints) -> Ints:
+    """The same, in half the memory if they fit."""
+    return values if len(values) and int(values.max()) >= 1 << 31 else values.astype(np.int32)
+
+
+def _one_of(arrays: Iterable[Ints]) -> Ints:
+    several = list(arrays)
+    return np.concatenate(several) if several else _NONE

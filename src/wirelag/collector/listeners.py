@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from wirelag.collector.following import TopologyChange
+from wirelag.collector.store import Kept
 
 MOST_LISTENERS: Final = 256
 MOST_UNHEARD: Final = 256  # results waiting for a listener
@@ -15,13 +16,13 @@ MOST_UNHEARD: Final = 256  # results waiting for a listener
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A result of a whole segment, as sent to listeners."""
+    """A result of a whole segment that another collector has told."""
 
     segment: str
     report: dict[str, Any]
 
 
-News = list[Said] | TopologyChange  # what listeners receive
+News = Sequence[Said | Kept] | TopologyChange  # what listeners receive
 
 
 class Listeners:

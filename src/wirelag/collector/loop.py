@@ -24,7 +24,7 @@ from wirelag.collector.batches import BATCH, Batches
 from wirelag.collector.clock_check import RIGHT, Behind, how_far, is_ahead, may_pass
 from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.health import Apart, Health
-from wirelag.collector.listeners import Listeners, Said
+from wirelag.collector.listeners import Listeners
 from wirelag.collector.metrics import InUse, Metrics
 from wirelag.collector.read_again import is_settled, others
 from wirelag.collector.recent import Recent
@@ -170,6 +170,10 @@ class Collector:
             self._by_point |= {point: batch[i][2] for point, i in self._spoke.items()}
             self.listeners.tell(found)
 
+    def _send_all(self, asks: list[Message]) -> None:
+        for ask in asks:
+            self._send(ask)
+
     def _send(self, ask: Message) -> None:
         """Ask an agent at once, before the store is written: what is not answered is asked again."""
         data, by = encode(ask), self._by_point.get(ask.point)
@@ -232,7 +236,7 @@ class Collector:
 
     # ---- in the worker ----
 
-    def _kept(self, work: Callable[[int, list[Outcome]], None]) -> list[Said] | None:
+    def _kept(self, work: Callable[[int, list[Outcome]], None]) -> list[Kept] | None:
         """Do some work and store everything derived from it, which it appends; None if the disk fails.
 
         Then what was derived until there is stored later: messages that come again do not lead to it again.
@@ -265,21 +269,22 @@ class Collector:
         self._unsaved = []
         self.upkeep.works()
         self._count(kept)
-        return [Said(one.result.segment, one.report) for one in kept if one.taken]
+        return [one for one in kept if one.taken]
 
     def _drop(self, outcomes: list[Outcome]) -> None:
-        self.store.drop_messages(key for one in outcomes if isinstance(one, Done) for key in one.keys)
+        if keys := [key for one in outcomes if isinstance(one, Done) for key in one.keys]:
+            self.store.drop_messages(keys)
 
     def _ask_for(self, asks: list[Message]) -> None:
-        for ask in asks:
-            self._loop.call_soon_threadsafe(self._send, replace(ask, sent_ns=self.clock()))
+        if asks:
+            sent_ns = self.clock()
+            self._loop.call_soon_threadsafe(self._send_all, [replace(ask, sent_ns=sent_ns) for ask in asks])
 
     def _keep(self, result: Result) -> Kept | None:
         """Store a result; None if its figures are invalid: then it is skipped, and others are stored."""
         try:
             tallies = {key: Tally.of(result, key) for key in {None: 0, **result.crossings}}
-            interval = result.interval
-            report = tallies[None].to_json(interval.start_ns, interval.length_ns, result.rank >= Rank.ALONE)
+            tallies[None].check()
             most = self.rounds.classes_of(result.segment)
             put = [
                 self.store.put(result.segment, key, result.interval, result.rank, one, most)
@@ -290,7 +295,7 @@ class Collector:
         except Exception as error:
             self._failed(f"a result of {result.segment}", error)
             return None
-        return Kept(result, tallies[None], report, *put[0])
+        return Kept(result, tallies[None], *put[0])
 
     def _failed(self, what: str, error: Exception) -> None:
         """Report an internal error: a bad message may cost its own result, not the collector."""
@@ -322,7 +327,7 @@ class Collector:
                 self.metrics.missed(one.result.segment, one.result.interval, steady_ns)
         self.metrics.pass_time(steady_ns)
 
-    def _take(self, batch: list[bytes]) -> list[Said] | None:
+    def _take(self, batch: list[bytes]) -> list[Kept] | None:
         def work(now_ns: int, found: list[Outcome]) -> None:
             for i, data in enumerate(batch):
                 try:
@@ -404,7 +409,7 @@ class Collector:
             self.counted["came too late, or again"] += 1
             return []
         if message.type != "crossing" and (
-            is_late or message.terms.delimiters is not None or self.rounds.lacks_other(message)
+            is_late or message.terms.delimiters is not None or self.is_shared or self.rounds.lacks_stored(message)
         ):  # whatever the clock shows
             found += self._again_all(others(self.store, self.rounds, message), message)
         start_ns = message.interval.start_ns
@@ -444,9 +449,9 @@ class Collector:
             return []
         return [] if self.rounds.has(message.key) else self._into_rounds(message)
 
-    def resume(self) -> list[Said] | None:
+    def resume(self) -> list[Kept] | None:
         """Process stored messages again, in parts of bounded size; None if the store fails."""
-        self._resumed, said = False, list[Said]()
+        self._resumed, said = False, list[Kept]()
 
         def work(now_ns: int, found: list[Outcome]) -> None:
             for data in part:
@@ -464,9 +469,10 @@ class Collector:
             self.upkeep.failed(error)
             return None
         self._resumed = True
+        self.rounds.unread_ns = -1 if newest_ns is None else newest_ns - 2 * LINGER_NS
         return said
 
-    def _pass_time(self) -> list[Said] | None:
+    def _pass_time(self) -> list[Kept] | None:
         def work(now_ns: int, found: list[Outcome]) -> None:
             found += self.rounds.pass_time(self.steady())
             self.store.sum_up(now_ns)

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from wirelag.collector.block import NAMES, Block
+from wirelag.collector.block import NAMES, Block, in_few_bytes
+from wirelag.stats.distribution import BINS
 
 _FORMAT: Final = b"\x01"  # the first byte
 _LEVEL: Final = 12
@@ -38,8 +39,9 @@ def packed(block: Block) -> bytes:
     counts = _steps([0, *block.ends])
     used = counts > 0
     first = np.array([0, *block.ends[:-1]], np.int64)[used]  # the first bin of each row that has any
-    steps = np.diff(block.bins, prepend=0)
-    steps[first] = block.bins[first]
+    bins = block.bins.astype(np.int64)
+    steps = np.diff(bins, prepend=0)
+    steps[first] = bins[first]
     shares = np.ones(len(counts), np.int64)  # what one delay weighs: methods sample a half, a quarter, ...
     if len(first):
         shares[used] = np.gcd.reduceat(block.weights, first)
@@ -78,7 +80,10 @@ def _unpacked(data: bytes) -> Block:
     sums = np.cumsum(steps)
     before = (sums - steps)[places]  # of all rows before
     bins = sums - np.repeat(before, counts[counts > 0])
-    block = Block(starts_ns, ranks, columns, ends.tolist(), bins, each * np.repeat(shares, counts))
+    if len(bins) and not 0 <= int(bins.min()) <= int(bins.max()) < BINS:
+        raise ValueError("bins that do not exist")
+    weights = each * np.repeat(shares, counts)
+    block = Block(starts_ns, ranks, columns, ends.tolist(), bins.astype(np.int16), in_few_bytes(weights))
     lengths = {len(starts_ns), len(ranks), len(counts), *map(len, columns.values())}
     if len(lengths) > 1 or len(bins) != len(each):
         raise ValueError("columns of different lengths")

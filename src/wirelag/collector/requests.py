@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 import h11
+from starlette.datastructures import Address
 from starlette.requests import Request
 from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
@@ -66,14 +67,13 @@ class Frugal(h11.Connection):
         raise h11.RemoteProtocolError(_REFUSED[status])
 
 
-Headers = list[tuple[bytes, bytes]]
+Headers = dict[str, str]
 _LINE: Final = b"POST /v1/messages HTTP/1.1"
 _PATH: Final = "/v1/messages"
 _USUAL: Final = frozenset(
-    name.lower().encode()
-    for name in ("Host", "Authorization", "Content-Type", "Content-Length", RUN_HEADER, ASK_HEADER)
+    name.lower() for name in ("Host", "Authorization", "Content-Type", "Content-Length", RUN_HEADER, ASK_HEADER)
 )
-_VALUE: Final = re.compile(rb"[!-~]+(?: [!-~]+)*")  # no control characters, no spaces at the ends
+_LINES: Final = re.compile(rb"(?:\r\n[!-9;-~]+: [!-~]+(?: [!-~]+)*)+")  # no control characters, no spaces at the ends
 _NO_CONTENT: Final = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 
@@ -81,20 +81,15 @@ def whole_message(data: bytes) -> tuple[Headers, bytes] | None:
     """The headers and the body of a message that is whole and as agents send it; else None."""
     if not data.startswith(_LINE):
         return None
-    head, end, body = data.partition(b"\r\n\r\n")
-    first, *lines = head.split(b"\r\n")
-    if first != _LINE or not end:
+    end = data.find(b"\r\n\r\n")
+    if end < 0 or not _LINES.fullmatch(data, len(_LINE), end):
         return None
-    headers: dict[bytes, bytes] = {}
-    for line in lines:
-        name, colon, value = line.partition(b": ")
-        name = name.lower()
-        if not colon or name in headers or name not in _USUAL or not _VALUE.fullmatch(value):
-            return None
-        headers[name] = value
-    if b"host" not in headers or headers.get(b"content-length") != b"%d" % len(body):
+    lines = data[len(_LINE) + 2 : end].decode("ascii").split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    if len(headers) != len(lines) or not headers.keys() <= _USUAL or "host" not in headers:
         return None
-    return list(headers.items()), body
+    body = data[end + 4 :]
+    return (headers, body) if headers.get("content-length") == str(len(body)) else None
 
 
 def _in_bytes(response: Response) -> bytes:
@@ -103,6 +98,16 @@ def _in_bytes(response: Response) -> bytes:
     phrase = STATUS_PHRASES[response.status_code]
     lines = [b"HTTP/1.1 %d " % response.status_code + phrase, *(b": ".join(one) for one in response.raw_headers)]
     return b"\r\n".join([*lines, b"", bytes(response.body)])
+
+
+class Plain(Request):
+    """A request of the short way: headers and address are looked up as they are."""
+
+    headers: Headers = {}  # type: ignore[assignment]  # noqa: RUF012
+    client: Address | None = None
+
+    def __init__(self, scope: dict[str, Any], headers: Headers, client: Address) -> None:
+        self.scope, self.headers, self.client = scope, headers, client
 
 
 class Short:
@@ -155,10 +160,10 @@ class NamedProtocol(H11Protocol):
         assert self._inbox is not None
         if self.client is None:
             return False
-        scope = {"type": "http", "headers": headers, "client": self.client, "state": self.app_state, "path": _PATH}
+        request = Plain({"type": "http", "state": self.app_state, "path": _PATH}, headers, Address(*self.client))
         short = self._short = Short()
         before, self.cycle = self.cycle, short  # type: ignore[assignment]
-        if not self._inbox.direct(Request(scope), body, partial(self._reply, short)):
+        if not self._inbox.direct(request, body, partial(self._reply, short)):
             self._short, self.cycle = None, before
             return False
         self._unset_keepalive_if_required()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
@@ -92,15 +93,25 @@ class Pruned:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kept:
-    """A result, its report of the whole segment, the rank before, and whether it is more complete."""
+    """A result, its figures of the whole segment, the rank before, and whether it is more complete."""
 
     result: Result
     tally: Tally
-    report: dict[str, Any]  # the JSON of the API
     before: Rank | None
     taken: bool
+
+    @property
+    def segment(self) -> str:
+        """Its segment."""
+        return self.result.segment
+
+    @cached_property
+    def report(self) -> dict[str, Any]:
+        """The JSON of the API: made for the first who wants it."""
+        interval = self.result.interval
+        return self.tally.to_json(interval.start_ns, interval.length_ns, self.result.rank >= Rank.ALONE)
 
 
 class Store(Protocol):

@@ -16,11 +16,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
 from wirelag.estimators.catalogue import capabilities_of
 from wirelag.protocol.pairing import Key
 from wirelag.protocol.results import Result
 from wirelag.report import QUANTILES
-from wirelag.stats.distribution import Z95, Distribution, RankedBins
+from wirelag.stats.distribution import Z95, RankedBins
 from wirelag.stats.moments import Moments
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.reordering import Order
@@ -100,50 +101,40 @@ class Tally:
         self.min_ns, self.max_ns = crossing.min_ns, crossing.max_ns
         if not len(tail):
             return
-        real = tail.delays_ns >= 0
-        self.samples, self.negative = len(tail), int(tail.weights[~real].sum())
-        self.squares = int((tail.weights.astype(np.float64) ** 2).sum())  # squares of 64 bits may not fit into 64
-        distribution = Distribution()
-        distribution.add(tail.delays_ns[real], tail.weights[real])
-        self.bins = np.flatnonzero(distribution.weights)
-        self.weights = distribution.weights[self.bins].astype(np.int64)
+        self.bins, self.weights, self.negative, low, high = _kernels.sample_bins(tail.delays_ns, tail.weights)
+        self.samples, self.squares = len(tail), high << 64 | low
         if self.min_ns is None:  # from the sample, as nothing better is known
             self.min_ns, self.max_ns = int(tail.delays_ns.min()), int(tail.delays_ns.max())
 
     @classmethod
     def of_parts(cls, parts: Sequence[Tally]) -> Tally:
-        """All of them added up, in order: as `add` does, but quick for many."""
+        """All of them added up, in order."""
         whole = cls()
         for part in parts:
-            whole._add_numbers(part)
-        if parts:
-            whole.bins, places = np.unique(np.concatenate([part.bins for part in parts]), return_inverse=True)
-            whole.weights = np.zeros(len(whole.bins), np.int64)
-            np.add.at(whole.weights, places, np.concatenate([part.weights for part in parts]))
+            whole.add(part)
         return whole
 
     def add(self, other: Tally) -> None:
         """Add another interval."""
         self._add_numbers(other)
-        bins = np.union1d(self.bins, other.bins)
-        weights = np.zeros(len(bins), np.int64)
-        weights[np.searchsorted(bins, self.bins)] += self.weights
-        weights[np.searchsorted(bins, other.bins)] += other.weights
-        self.bins, self.weights = bins, weights
+        if len(other.bins):
+            self.bins, self.weights = _kernels.merge_bins(self.bins, self.weights, other.bins, other.weights)
 
     def _add_numbers(self, other: Tally) -> None:
-        first = not self.intervals
-        for name in ("reordered", "duplicated"):
-            mine, theirs = 0 if first else getattr(self, name), getattr(other, name)
-            if other.intervals:
+        if other.intervals:
+            for name in ("reordered", "duplicated"):
+                mine, theirs = getattr(self, name) if self.intervals else 0, getattr(other, name)
                 setattr(self, name, None if mine is None or theirs is None else mine + theirs)
         for name in SUMS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+            if theirs := getattr(other, name):
+                setattr(self, name, getattr(self, name) + theirs)
         self.estimator = other.estimator or self.estimator
         self.moments.add(other.moments)
         self.clock_error_ns = max(self.clock_error_ns, other.clock_error_ns)
-        self.min_ns = min((x for x in (self.min_ns, other.min_ns) if x is not None), default=None)
-        self.max_ns = max((x for x in (self.max_ns, other.max_ns) if x is not None), default=None)
+        if other.min_ns is not None:
+            self.min_ns = other.min_ns if self.min_ns is None else min(self.min_ns, other.min_ns)
+        if other.max_ns is not None:
+            self.max_ns = other.max_ns if self.max_ns is None else max(self.max_ns, other.max_ns)
 
     # ---- figures ----
 
@@ -210,6 +201,12 @@ class Tally:
             "reason": self.reason,
         }
 
+    def check(self) -> None:
+        """Raise an ArithmeticError or a ValueError if a figure cannot be computed."""
+        figures = self.moments.mean_ns, self.moments.std_ns, self.moments.bound_ns(0.05), self.lost
+        if not all(figure is None or math.isfinite(figure) for figure in figures):
+            raise ArithmeticError("it has figures that are no numbers")
+
     @property
     def comparable(self) -> bool:
         """Whether both points' synopses can be compared: False if they are set up differently."""
@@ -243,25 +240,14 @@ class Tally:
 
     def packed_bins(self) -> bytes:
         """The bins and their weights."""
-        steps = np.diff(self.bins, prepend=0).astype("<u2").view(np.uint8).reshape(-1, 2).T
-        weights = self.weights.astype("<u8").view(np.uint8).reshape(-1, 8).T
-        used = (int(self.weights.max(initial=0)).bit_length() + 7) // 8
-        # Transposed by byte: the high bytes are mostly 0, and compress to nothing.
-        plain = bytes([used]) + steps.tobytes() + weights[:used].tobytes()
+        plain = _kernels.pack_bins(self.bins, self.weights)
         # For a short text zlib's usual memory takes longer to clear than the text to compress.
         press = zlib.compressobj(6, zlib.DEFLATED, *((12, 5) if len(plain) < _SHORT else (15, 8)))
         return press.compress(plain) + press.flush()
 
     def unpack_bins(self, data: bytes) -> None:
         """The inverse of `packed_bins`."""
-        plain = np.frombuffer(zlib.decompress(data), np.uint8)
-        used = int(plain[0])
-        count = (len(plain) - 1) // (2 + used)
-        steps = np.ascontiguousarray(plain[1 : 1 + 2 * count].reshape(2, count).T).view("<u2")
-        weights = np.zeros((count, 8), np.uint8)
-        weights[:, :used] = plain[1 + 2 * count :].reshape(used, count).T
-        self.bins = np.cumsum(steps.reshape(-1), dtype=np.int64)
-        self.weights = weights.view("<i8").reshape(-1).astype(np.int64)
+        self.bins, self.weights = _kernels.unpack_bins(zlib.decompress(data))
 
 
 SUMS: Final = (

@@ -26,7 +26,7 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
-from wirelag.stats.moments import Moments
+from wirelag.stats.moments import Moments, median_of
 from wirelag.stats.row_sums import Deviation, Rows, lowered, raised
 from wirelag.synopses.cache import Cached, CacheMeter
 from wirelag.synopses.crossing import Crossing
@@ -157,8 +157,8 @@ def _unlike(rows: Rows, tail: DelaySample) -> npt.NDArray[np.bool_]:
     if min(int(rows.usable.sum()), len(tail)) < FEWEST:
         return found
     counts, sums_ns = rows.counts[rows.usable].astype(np.float64), rows.sums_ns[rows.usable].astype(np.float64)
-    off_ns = np.abs(sums_ns - float(np.median(sums_ns / counts)) * counts)
-    spread_ns = SIGMAS * float(np.median(off_ns / np.sqrt(counts)))
+    off_ns = np.abs(sums_ns - median_of(sums_ns / counts) * counts)
+    spread_ns = SIGMAS * median_of(off_ns / np.sqrt(counts))
     largest_ns = float(np.abs(tail.delays_ns - tail.median_ns).max())
     limits_ns = np.maximum(FAR * largest_ns + SPREADS * spread_ns * np.sqrt(counts), float(np.ptp(tail.sent_ns)) / FINE)
     found[rows.usable] = off_ns > limits_ns

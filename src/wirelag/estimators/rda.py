@@ -27,7 +27,7 @@ from wirelag.report import Report
 from wirelag.stats.moments import Moments
 from wirelag.stats.row_sums import Deviation, Rows
 from wirelag.synopses.buckets import gathered, less, spread
-from wirelag.synopses.cache import ENTRY_BYTES, PAIRED, SINGLE, Cached, CacheMeter, class_memory, join, level_of
+from wirelag.synopses.cache import ENTRY_BYTES, PAIRED, SINGLE, Cached, CacheMeter, Joined, class_memory, join, level_of
 from wirelag.synopses.crossing import Crossing, joined
 from wirelag.synopses.delay_sample import DelaySample, spared
 from wirelag.synopses.symbols import FIRST, NUMBER_BITS, SymbolSynopsis, numbers_of, symbols_of
@@ -336,36 +336,45 @@ class Rda:
         """The crossing after the packets that differ (all copies of their ids) are removed from the buckets."""
         usable = ~decoded.left.reshape(-1, 3).any(axis=1)
         each = len(ups) // 4 // self.banks
+        found = join(mine.ids, theirs.ids)
         up_rest, down_rest = (
             words.reshape(-1, 4) - self.filled(*self._apart(entries, fates), each).reshape(-1, 4)
-            for words, entries, fates in _with_fates(ups, downs, mine, theirs)
+            for words, entries, fates in ((ups, mine, found.up_fate), (downs, theirs, found.down_fate))
         )
         usable &= up_rest[:, 2] == down_rest[:, 2]
         counts = up_rest[:, 2].copy()
         rows = Rows.difference(up_rest[:, 3], down_rest[:, 3], counts, usable, self.banks, sample[0].median_ns)
-        return self._summed(rows, decoded, mine, theirs, sample)
+        return self._summed(rows, decoded, mine, theirs, sample, found)
 
     def from_rows(
         self, ups: Words, downs: Words, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[DelaySample, int]
     ) -> Crossing:
         """The same from rows; if not all is decoded, from rows without a decoded number."""
+        found = join(mine.ids, theirs.ids)
         up_rest, down_rest = (
-            words.reshape(-1, 2) - self.row_sums(*self._apart(entries, fates)).reshape(-1, 2)
-            for words, entries, fates in _with_fates(ups, downs, mine, theirs)
+            _kernels.rows_without(words, self.numbers(entries.ids), entries.times_ns, fates, self.seed)
+            for words, entries, fates in ((ups, mine, found.up_fate), (downs, theirs, found.down_fate))
         )
-        usable = up_rest[:, 0] == down_rest[:, 0]
+        counts = up_rest[0::2].copy()
+        usable = counts == down_rest[0::2]
         if not decoded.complete:
             usable &= self.row_sums(decoded.numbers, np.zeros(len(decoded.numbers), np.int64))[0::2] == 0
-        rows = Rows.difference(up_rest[:, 1], down_rest[:, 1], up_rest[:, 0].copy(), usable, 1, sample[0].median_ns)
-        return self._summed(rows, decoded, mine, theirs, sample)
+        rows = Rows.difference(up_rest[1::2], down_rest[1::2], counts, usable, 1, sample[0].median_ns)
+        return self._summed(rows, decoded, mine, theirs, sample, found)
 
     def _summed(
-        self, rows: Rows, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[DelaySample, int]
+        self,
+        rows: Rows,
+        decoded: Decoded,
+        mine: Cached,
+        theirs: Cached,
+        sample: tuple[DelaySample, int],
+        found: Joined,
     ) -> Crossing:
         variance = rows.variance_ns2(self.deviation)
         banks = len(rows.counts)
         if decoded.complete:  # every bank holds every packet once: the first is exact
-            rows = Rows(rows.counts[:1], rows.sums_ns[:1], rows.usable[:1], rows.base_ns)
+            rows = rows.first()
             used, sum_ns = rows.used, rows.sum_ns
         else:  # a packet may be in several usable buckets, or in none
             used = math.ceil(rows.used / banks)
@@ -377,7 +386,7 @@ class Rda:
             details={"decoded": decoded.complete, "difference": len(decoded.numbers)},
         )
         if decoded.complete:
-            _count(crossing, mine, theirs)
+            _count(crossing, mine, theirs, found)
         return crossing
 
     def _apart(self, entries: Cached, fates: npt.NDArray[np.uint8]) -> tuple[Words, npt.NDArray[np.int64]]:
@@ -475,14 +484,9 @@ def _elsewhere_too(mine: Cached, decoded: Decoded) -> Words:
     return np.setdiff1d(mine.ids, decoded.upstream)
 
 
-def _with_fates(ups: Words, downs: Words, mine: Cached, theirs: Cached) -> tuple[tuple[Words, Cached, Any], ...]:
-    found = join(mine.ids, theirs.ids)
-    return (ups, mine, found.up_fate), (downs, theirs, found.down_fate)
-
-
-def _count(crossing: Crossing, mine: Cached, theirs: Cached) -> None:
+def _count(crossing: Crossing, mine: Cached, theirs: Cached, found: Joined) -> None:
     """Count the packets that the points do not have in common."""
-    found, each = join(mine.ids, theirs.ids), mine.stands_for
+    each = mine.stands_for
     crossing.only_upstream, crossing.only_downstream = found.only_upstream * each, found.only_downstream * each
     crossing.duplicated, crossing.ambiguous = found.duplicated * each, found.ambiguous * each
     crossing.single_up, crossing.single_down = (

@@ -339,11 +339,11 @@ def _fits(value: Any, default: Any) -> bool:
 
 def _checked(record: Record, message: Message, place: Record) -> object:
     """Check a record against the message: it is about the same interval, and is valid. What it was checked with."""
-    if len(record) > _MOST_FIELDS or any(isinstance(value, dict | list) for value in record.values()):
+    if len(record) > _MOST_FIELDS or not {*map(type, record.values())}.isdisjoint((dict, list)):
         raise ValueError("has a record that is not flat")
     for name in record:
-        _text(name, MOST_NAME)
-    if {name: record[name] for name in _PLACE} != place:
+        _name(name)
+    if any(record[name] != value for name, value in place.items()):
         raise ValueError("has a record about another interval")
     if record["class"] is not None:
         _text(record["class"])
@@ -441,6 +441,11 @@ def _text(value: Any, most: int = MOST_TEXT) -> str:
     if not isinstance(value, str) or len(value) > most or not value.isprintable():
         raise ValueError(f"has a value that should be text of at most {most} printable characters but is not")
     return value
+
+
+@lru_cache(maxsize=1024)
+def _name(name: str) -> None:
+    _text(name, MOST_NAME)
 
 
 def _integer(value: Any, bits: int = 63) -> int:

@@ -56,7 +56,6 @@ class Pairing:
     touched_ns: int  # time of the last message about it
     said: list[Message | None] = field(default_factory=lambda: [None, None])  # upstream first
     ahead_ns: list[tuple[int, int] | None] = field(default_factory=lambda: [None, None])  # bounds of the clocks' offset
-    crossings: dict[Key, Crossing] = field(default_factory=dict)
     untimed: set[Key] = field(default_factory=set)  # classes with packets that differ and whose times are unknown
     awaited: dict[int, tuple[Record, ...]] = field(default_factory=dict)  # questions asked of each side
     asked_ns: int = 0
@@ -67,6 +66,9 @@ class Pairing:
     _told: tuple[dict[Key, Cached], dict[Key, Cached]] = field(default_factory=lambda: ({}, {}))
     _differ: dict[Key, tuple[Words, Words]] = field(default_factory=dict)  # packets that each point alone saw
     _talks: dict[Key, Reconciling] = field(default_factory=dict)  # conversations by symbols
+    _crossings: dict[Key, Crossing] = field(default_factory=dict)
+    _uncrossed: list[Key] = field(default_factory=list)  # classes whose conversations have got further
+    _counted: Counter[str] = field(default_factory=Counter)
 
     @property
     def both(self) -> bool:
@@ -78,6 +80,21 @@ class Pairing:
         """The terms of the points that sent, with the fewer rows."""
         known = [message.terms for message in self.said if message is not None]
         return known[0].beside(known[-1])
+
+    @property
+    def crossings(self) -> dict[Key, Crossing]:
+        """What is known now of each class. What a reply may change at once is crossed only if somebody wants it."""
+        for key in self._uncrossed:
+            try:
+                self._crossings[key] = self._talks[key].crossing()
+            except WRONG as error:
+                self._not_comparable(key, error)
+        self._uncrossed.clear()
+        return self._crossings
+
+    def _not_comparable(self, key: Key, error: Exception) -> None:
+        self._counted["not comparable"] += 1
+        self._crossings[key] = Crossing(reason=f"the points' synopses do not fit together ({error})")
 
     def open(self) -> None:
         """Start once both points have sent; set a reason if they cannot be compared."""
@@ -146,6 +163,8 @@ class Pairing:
     def cross(self, now_ns: int, counted: Counter[str]) -> dict[int, tuple[Record, ...]]:
         """Cross every class as far as possible now; return the questions for each side that would improve it."""
         wanted: dict[int, list[Record]] = {UP: [], DOWN: []}
+        self._counted = counted
+        self._uncrossed.clear()
         estimator = self.terms.two_point
         for key in self._classes():
             try:
@@ -156,10 +175,9 @@ class Pairing:
                 else:
                     nothing = estimator.meter(estimator.points[UP]).cut(Interval(0, 0))
                     up, down = (side.get(key, nothing) for side in self._synopses)
-                    self.crossings[key] = estimator.cross(up, down)
+                    self._crossings[key] = estimator.cross(up, down)
             except WRONG as error:
-                counted["not comparable"] += 1
-                self.crossings[key] = Crossing(reason=f"the points' synopses do not fit together ({error})")
+                self._not_comparable(key, error)
         self.awaited = {side: tuple(records) for side, records in wanted.items() if records}
         self.asked_ns, self.attempts = now_ns, self.attempts + 1
         return dict(self.awaited)
@@ -168,6 +186,7 @@ class Pairing:
         """Keep only what neighbours need."""
         self.final = True
         self.awaited.clear()
+        _ = self.crossings  # while there is something to cross
         self._synopses, self._told, self._differ, self._talks = ({}, {}), ({}, {}), {}, {}
         self.said = [None if message is None else replace(message, records=()) for message in self.said]
 
@@ -181,7 +200,8 @@ class Pairing:
         if key not in self._talks:
             self._talks[key] = Reconciling(estimator, list(self._alike(estimator, key)))
         talk = self._talks[key]
-        self.crossings[key], questions = talk.cross()
+        questions = talk.ask()
+        self._uncrossed.append(key)
         (self.untimed.add if talk.untimed else self.untimed.discard)(key)
         if self.attempts < LONGEST:
             where = self._where(key) | {"cache_level": talk.level}
@@ -199,13 +219,13 @@ class Pairing:
         less = [side for side, one in enumerate((up, down)) if one.level < level or len(one.buckets) // 4 < size]
         if less:
             reason = "the points kept different shares of their packets: give them more memory"
-            self.crossings[key] = Crossing(up.packets, down.packets, reason=reason)
+            self._crossings[key] = Crossing(up.packets, down.packets, reason=reason)
             if more:
                 yield from ((side, record | {"buckets": size}) for side in less)
             return
         mine, theirs = (told.get(key) for told in self._told)
         crossing, decoded = estimator.cross_bound(up, down, mine, theirs)
-        self.crossings[key] = crossing
+        self._crossings[key] = crossing
         self.untimed.discard(key)
         if not decoded.complete:
             likely = len(decoded.numbers) + likely_difference(decoded.left, estimator.banks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from wirelag.packets.intervals import Interval
@@ -41,6 +41,7 @@ class Segment:
         self.heard_ns: int | None = None
         self.places: dict[int, Place] = {}  # by start time of the interval
         self.gone: dict[int, int] = {}  # finished places, and when they finished
+        self.left_ns = -1  # start of the latest place that was dropped while its messages stay in the store
         self.chain = Chain()  # for intervals delimited by packets
 
     def is_first(self, message: Message, now_ns: int, kind: str, counted: Counter[str]) -> bool:
@@ -83,16 +84,12 @@ def with_neighbours(place: Place, near: Iterable[Place]) -> Mapping[Key, Crossin
     final = [one.pairing for one in near if one.pairing.crossings]
     keys = sorted({key for pairing in final for key in pairing.crossings}, key=str)
     spans = [
-        Span(one.interval, {tag: _copy(one.crossings[key]) for tag, key in enumerate(keys) if key in one.crossings})
+        Span(one.interval, {tag: one.crossings[key].copied() for tag, key in enumerate(keys) if key in one.crossings})
         for one in final
     ]
     mine = place.pairing.interval
     found = next((span for span in settled(spans, mine.length_ns) if span.interval == mine), None)
     return {} if found is None else {keys[tag]: crossing for tag, crossing in found.crossings.items()}
-
-
-def _copy(crossing: Crossing) -> Crossing:
-    return replace(crossing, moments=replace(crossing.moments), details=dict(crossing.details))
 
 
 def loss_in(

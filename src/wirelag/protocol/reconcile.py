@@ -174,27 +174,37 @@ class Reconciling:
     def _timed(self) -> bool:
         return None not in self._told and (all(self._alike) or not len(self._copied()))
 
-    def cross(self) -> tuple[Crossing, dict[int, Record]]:
-        """The best crossing possible now, and the questions for each side that would improve it."""
+    def ask(self) -> dict[int, Record]:
+        """The questions for each side that would improve the crossing."""
         for side, one in enumerate(self.synopses):
             if not one.packets:
                 self.synopses[side] = replace(one, level=self.level)
-        lower = [side for side, one in enumerate(self.synopses) if one.level < self.level]
-        if lower:
+        if lower := self._lower():
             count = max(len(one.words) for one in self.synopses)
-            reason = "the points kept different shares of their packets: give them more memory"
-            crossing = Crossing(self.synopses[UP].packets, self.synopses[DOWN].packets, reason=reason)
-            return crossing, {side: {"symbols": count, "after": 0} for side in lower}
-        up, down = self._whole
-        if up is not None and down is not None:
-            return self._joined(up, down), {}
+            return {side: {"symbols": count, "after": 0} for side in lower}
+        if None not in self._whole:
+            return {}
         if self.misled:
             self.decoded, self._told, self._alike = None, [None, None], [False, False]
-            return self._sampled(), self._ask_whole()
+            return self._ask_whole()
         more = {} if self.decoded is not None else self._decode()
         if self.decoded is None:
-            return self._sampled(), more
-        return self._repaired(), self._ask_order(self.decoded, {} if self._timed else self._ask_times(self.decoded))
+            return more
+        return self._ask_order(self.decoded, {} if self._timed else self._ask_times(self.decoded))
+
+    def crossing(self) -> Crossing:
+        """The best crossing possible now; `ask` first."""
+        if self._lower():
+            reason = "the points kept different shares of their packets: give them more memory"
+            return Crossing(self.synopses[UP].packets, self.synopses[DOWN].packets, reason=reason)
+        up, down = self._whole
+        if up is not None and down is not None:
+            return self._joined(up, down)
+        return self._sampled() if self.decoded is None else self._repaired()
+
+    def _lower(self) -> list[int]:
+        """The points that kept more than the other."""
+        return [side for side, one in enumerate(self.synopses) if one.level < self.level]
 
     def _decode(self) -> dict[int, Record]:
         up, down = (one.words for one in self.synopses)

@@ -7,11 +7,12 @@ Clocks with errors below a and b give delays with errors below a + b, the same f
 clock that is never set (`now_ns`); no time of a message is compared with it.
 
 A packet counts in the interval in which it was sent, even if it arrived in the next one. So an interval has a first
-result when both points have sent, and is settled when the next interval is known.
+result when both points have sent and replied, or a reply is late, and is settled when the next interval is known.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -23,7 +24,7 @@ from wirelag.protocol.inside import result_of as said_of_inside
 from wirelag.protocol.messages import STAMP, Message
 from wirelag.protocol.pairing import Key, Pairing
 from wirelag.protocol.pairing import answer as answer  # for agents
-from wirelag.protocol.places import SIDES, Place, Segment, loss_in, with_neighbours
+from wirelag.protocol.places import SIDES, Place, Segment, loss_in, reach, with_neighbours
 from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result, compared, named_ends, together
 from wirelag.protocol.shares import Shares, crossing_bytes, message_bytes
 from wirelag.protocol.single_ended import result_of as said_alone
@@ -32,6 +33,7 @@ from wirelag.synopses.crossing import Crossing
 SECOND_NS: Final = 10**9
 LINGER_NS: Final = 60 * SECOND_NS  # how long incomplete intervals stay
 SOON_NS: Final = 3 * SECOND_NS  # then a silent point is missing
+PROMPT_NS: Final = SECOND_NS  # for a reply; then there is a result without it
 ANSWER_NS: Final = 45 * SECOND_NS  # for a reply, even if cut off for half a minute
 MOST_BYTES: Final = 256 << 20
 MOST_SEGMENTS: Final = 4096
@@ -68,6 +70,7 @@ class Rounds:
         self._needed: Counter[str] = Counter()  # by key: the number of places that hold the message
         self._names: Counter[str] = Counter()  # number of segments named by each point
         self.counted: Counter[str] = Counter()  # messages, by outcome
+        self.unread_ns: float = math.inf  # messages about intervals that begin up to then may wait in the store
 
     @property
     def segments(self) -> list[Ends]:
@@ -101,6 +104,7 @@ class Rounds:
         for segment in [self._segments[name] for name in names if name in self._segments]:
             for place in list(segment.places.values()):
                 self._forget(segment, place)
+            self.unread_ns = max(self.unread_ns, segment.left_ns)
             self._used(segment.chain, [cut for side in segment.chain.sides for cut in side.waiting.values()])
             if segment.named_by is None:
                 self._segments[segment.ends.segment] = Segment(segment.ends)
@@ -165,10 +169,16 @@ class Rounds:
         """Whether cuts of the other end wait, so that a cut of this one may complete a pair."""
         return any(segment.chain.sides[1 - side].waiting for segment, side in self._about(message))
 
-    def lacks_other(self, message: Message) -> bool:
-        """Whether the other half of an interval of the clock is not in memory; it may be in the store."""
-        places = ((segment.places.get(message.interval.start_ns), side) for segment, side in self._about(message))
-        return any(place is None or place.pairing.said[1 - side] is None for place, side in places)
+    def lacks_stored(self, message: Message) -> bool:
+        """Whether the other half of an interval of the clock is not in memory, but may be in the store."""
+        interval = message.interval
+        first_ns = interval.start_ns - reach(interval.length_ns) * interval.length_ns if interval.length_ns > 0 else 0
+        for segment, side in self._about(message):
+            place = segment.places.get(interval.start_ns)
+            lacks = place is None or place.pairing.said[1 - side] is None
+            if lacks and first_ns <= max(self.unread_ns, segment.left_ns):
+                return True
+        return False
 
     def take(self, message: Message, now_ns: int) -> list[Outcome]:
         """Process a message."""
@@ -252,6 +262,7 @@ class Rounds:
 
     def _unname(self, segment: Segment) -> None:
         del self._segments[segment.ends.segment]
+        self.unread_ns = max(self.unread_ns, segment.left_ns)
         if segment.named_by is not None:
             self._names[segment.named_by] -= 1
             self._names += Counter()  # forget points that have named none
@@ -262,7 +273,8 @@ class Rounds:
         if message.terms.delimiters is not None:
             return self._delimited(segment, side, message, now_ns)
         start_ns = message.interval.start_ns
-        place = segment.places.setdefault(start_ns, Place(Pairing(message.interval, now_ns), []))
+        if (place := segment.places.get(start_ns)) is None:
+            place = segment.places[start_ns] = Place(Pairing(message.interval, now_ns), [])
         pairing = place.pairing
         if pairing.said[side] is not None:
             self.counted["duplicates"] += 1
@@ -344,11 +356,7 @@ class Rounds:
             assert said is not None
             found.append(Ask(replace(said, type="ask", records=records)))
             self.counted["asks"] += 1
-        if not found:
-            return self._finish(segment, place, now_ns)
-        if place.rank is None:
-            found.append(self._result(segment, place, pairing.crossings, Rank.FIRST))
-        return found
+        return found or self._finish(segment, place, now_ns)
 
     def _finish(self, segment: Segment, place: Place, now_ns: int) -> list[Outcome]:
         """A place is complete: settle it and its neighbours if possible."""
@@ -411,6 +419,8 @@ class Rounds:
         if pairing.awaited and now_ns - pairing.asked_ns >= self._answer_ns:
             self.counted["asks without an answer"] += len(pairing.awaited)
             found += self._finish(segment, place, now_ns)
+        elif pairing.awaited and not place.rank and now_ns - pairing.asked_ns >= PROMPT_NS:
+            found.append(self._result(segment, place, pairing.crossings, Rank.FIRST))
         age_ns = now_ns - pairing.touched_ns
         idle = any(said is not None and is_idle(said) for said in pairing.said)
         if (
@@ -446,7 +456,10 @@ class Rounds:
 
     def _forget(self, segment: Segment, place: Place) -> tuple[str, ...]:
         """Drop a place; return the messages that no place holds any more."""
-        del segment.places[place.pairing.interval.start_ns]
+        start_ns = place.pairing.interval.start_ns
+        del segment.places[start_ns]
+        if start_ns not in segment.gone:
+            segment.left_ns = max(segment.left_ns, start_ns)
         self._shares.release(place.held)
         self._needed.subtract(place.keys)
         free = tuple(key for key in place.keys if self._needed[key] <= 0)

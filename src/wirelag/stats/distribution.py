@@ -49,6 +49,7 @@ def _bins_ns() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
 
 SHORTEST_NS, WIDTH_NS = _bins_ns()
 MIDDLES_NS: Final = SHORTEST_NS + WIDTH_NS / 2
+_SHORTEST_NS, _WIDTH_NS = SHORTEST_NS.tolist(), WIDTH_NS.tolist()  # for one bin at a time
 _EVERY_BIN: Final = np.arange(BINS)
 _NOTHING: Final = np.zeros(WORDS, np.uint64)  # of a distribution that is only read
 _OCTAVES: Final = np.log2(np.maximum(MIDDLES_NS, 1)).astype(int)  # of each bin
@@ -88,8 +89,8 @@ class RankedBins:
 
     def quantile(self, q: float) -> float | None:
         """The delay below which a share of q lies (`place_of`, `halfway`); None: it is one of those below."""
-        rank, between = min(max(q, 0.0), 1.0) * self.weight, halfway(q, self.weight)
-        if not self.weight or place_of(q, self.weight) - between < self._below:
+        rank, between = min(max(q, 0.0), 1.0) * self.weight, self.weight < FEW and halfway(q, self.weight)
+        if not self.weight or (self._below and place_of(q, self.weight) - between < self._below):
             return None
         return (self._at(rank - 1) + self._at(rank)) / 2 if between else self._at(rank)
 
@@ -104,7 +105,7 @@ class RankedBins:
             float(self._weights[row]),
             int(self._bins[row]),
         )
-        return float(SHORTEST_NS[bin_] + WIDTH_NS[bin_] * min(1.0, (rank - before + 0.5) / count))
+        return float(_SHORTEST_NS[bin_] + _WIDTH_NS[bin_] * min(1.0, (rank - before + 0.5) / count))
 
 
 def add_by_leg(

@@ -9,17 +9,28 @@ raw differences.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
+
 Times = npt.NDArray[np.int64]
 
 
 def exact_sum(values: Times) -> int:
-    """The sum, by halves that cannot overflow for fewer than 2^32 values."""
-    return (int((values >> np.int64(32)).sum()) << 32) + int((values & np.int64(0xFFFFFFFF)).sum())
+    """The sum, which may need more than 64 bits."""
+    low, high = _kernels.exact_sum(values)
+    return (high << 64) + low
+
+
+def median_of(values: npt.NDArray[np.float64]) -> float:
+    """The median of at least one value: as numpy's, but quick for few."""
+    places = [(len(values) - 1) // 2, len(values) // 2]
+    lower, upper = np.partition(values, places)[places].tolist()
+    return float(lower + upper) / 2
 
 
 def bound_ns(std_ns: float, used: int, doubt: float) -> float:
@@ -60,7 +71,9 @@ class Moments:
             return cls()
         above = (delays_ns - delays_ns[0]).astype(np.float64)  # a clock offset would use up the digits of a float
         count = len(delays_ns)
-        return cls.of(count, exact_sum(delays_ns), float(above.var()), count * stands_for)
+        apart = above - np.add.reduce(above) / count  # as numpy's var, but quick
+        variance = float(np.add.reduce(apart * apart) / count)
+        return cls.of(count, exact_sum(delays_ns), variance, count * stands_for)
 
     @classmethod
     def of_sample(cls, delays_ns: Times, weights: Times) -> Moments:
@@ -105,19 +118,25 @@ class Moments:
 
     def add(self, other: Moments) -> None:
         """Add another part."""
-        mine, others = self.mean_ns, other.mean_ns
-        if self.known and other.known and mine is not None and others is not None:
-            apart = (self.sum_ns * other.used - other.sum_ns * self.used) / (self.used * other.used)
-            if self.rest_ns or other.rest_ns:
-                apart = mine - others
-            self.squares_ns2 += apart * apart * self.known * other.known / (self.known + other.known)
-        self.used += other.used
-        self.sum_ns += other.sum_ns
-        self.weight += other.weight
-        self.rest_ns += other.rest_ns
-        self.known += other.known
-        self.squares_ns2 += other.squares_ns2
-        self.doubt_ns2 += other.doubt_ns2
+        own = (other.used, other.sum_ns, other.weight, other.rest_ns, other.known, other.squares_ns2, other.doubt_ns2)
+        self.add_all([own])
+
+    def add_all(self, parts: Iterable[tuple[int, int, int, float, int, float, float]]) -> None:
+        """Add many parts, each of which is its fields, in order."""
+        used, sum_ns, weight, rest_ns = self.used, self.sum_ns, self.weight, self.rest_ns
+        known, squares_ns2, doubt_ns2 = self.known, self.squares_ns2, self.doubt_ns2
+        for o_used, o_sum_ns, o_weight, o_rest_ns, o_known, o_squares_ns2, o_doubt_ns2 in parts:
+            if known and o_known and weight and o_weight:
+                if rest_ns or o_rest_ns:
+                    mine = (sum_ns + rest_ns) / weight if rest_ns else sum_ns / weight
+                    apart = mine - ((o_sum_ns + o_rest_ns) / o_weight if o_rest_ns else o_sum_ns / o_weight)
+                else:
+                    apart = (sum_ns * o_used - o_sum_ns * used) / (used * o_used)
+                squares_ns2 += apart * apart * known * o_known / (known + o_known)
+            used, sum_ns, weight, rest_ns = used + o_used, sum_ns + o_sum_ns, weight + o_weight, rest_ns + o_rest_ns
+            known, squares_ns2, doubt_ns2 = known + o_known, squares_ns2 + o_squares_ns2, doubt_ns2 + o_doubt_ns2
+        self.used, self.sum_ns, self.weight, self.rest_ns = used, sum_ns, weight, rest_ns
+        self.known, self.squares_ns2, self.doubt_ns2 = known, squares_ns2, doubt_ns2
 
     def shift(self, by_ns: float) -> None:
         """Add a constant to all delays."""

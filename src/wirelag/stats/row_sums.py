@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ Counts = npt.NDArray[np.uint64]
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rows:
     """The rows of all banks, concatenated: packets, summed delay (signed), and whether the row is usable.
 
@@ -44,15 +45,27 @@ class Rows:
         useful = np.asarray(usable, bool) & (counts > 0)
         return cls(counts.view(np.int64).reshape(shape), sums_ns.reshape(shape), useful.reshape(shape), base_ns)
 
+    @cached_property
+    def _picked(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int, int]:
+        """Packets and summed delays of usable rows, and both in all."""
+        counts, sums_ns = self.counts[self.usable], self.sums_ns[self.usable]
+        return counts, sums_ns, int(counts.sum()), exact_sum(sums_ns)
+
     @property
     def used(self) -> int:
         """Packets in usable rows."""
-        return int(self.counts[self.usable].sum())
+        return self._picked[2]
 
     @property
     def sum_ns(self) -> int:
         """Their summed delay, exact."""
-        return exact_sum(self.sums_ns[self.usable]) + self.base_ns * self.used
+        return self._picked[3] + self.base_ns * self.used
+
+    def first(self) -> Rows:
+        """The first bank."""
+        if len(self.counts) == 1:
+            return self
+        return Rows(self.counts[:1], self.sums_ns[:1], self.usable[:1], self.base_ns)
 
     def variance_ns2(self, deviation: Deviation = "rows") -> float | None:
         """The variance of single delays; None if there are too few rows."""
@@ -62,13 +75,13 @@ class Rows:
 
     def _between_rows(self) -> float | None:
         """Sum (D_i - mu n_i)^2 / n_i, over usable rows less one for the mean."""
-        freedom = int(self.usable.sum()) - 1
+        counts, sums_ns, used, sum_ns = self._picked
+        freedom = len(counts) - 1
         if freedom < 1:
             return None
         # The integer part of the mean is split off, so that the rest keeps its digits.
-        whole, part = divmod(exact_sum(self.sums_ns[self.usable]), self.used)
-        counts = self.counts[self.usable]
-        rest = (self.sums_ns[self.usable] - np.int64(whole) * counts).astype(np.float64) - part / self.used * counts
+        whole, part = divmod(sum_ns, used)
+        rest = (sums_ns - np.int64(whole) * counts).astype(np.float64) - part / used * counts
         return float((rest * rest / counts).sum()) / freedom
 
     def _collapsed(self, mean_ns: float) -> float | None:

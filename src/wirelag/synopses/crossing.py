@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -118,6 +119,12 @@ class Crossing:
     def share_above_ci(self, limit_ns: int) -> tuple[float, float] | None:
         """The 95% interval of that share."""
         return self.tail.share_above_ci(limit_ns)
+
+    def copied(self) -> Crossing:
+        """A copy that can be settled; arrays are shared, since they are never changed."""
+        copy = Crossing(*_FIELDS(self))
+        copy.moments, copy.details = Moments(*_MOMENTS(self.moments)), dict(self.details)
+        return copy
 
     def add_delays(self, sent_ns: Times, delays_ns: Times, stands_for: int = 1) -> None:
         """Add single delays."""
@@ -282,6 +289,10 @@ class Crossing:
         if len(self.tail):
             return "loss affected every bucket: use more --rows, or tune for this loss (--loss)"
         return "no packet was seen at both points"
+
+
+_FIELDS: Final = attrgetter(*(one.name for one in fields(Crossing)))
+_MOMENTS: Final = attrgetter(*(one.name for one in fields(Moments)))
 
 
 def lost_of(missing: Sequence[int]) -> list[int]:

@@ -14,9 +14,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
 from wirelag.stats.distribution import wilson
 from wirelag.synopses.cache import Cached, survives
-from wirelag.synopses.symbols import LOW, MOST_CHECKED, SymbolSynopsis, Words, numbers_of, places_of
+from wirelag.synopses.symbols import LOW, MOST_CHECKED, SymbolSynopsis, Words, numbers_of
 
 LOOKED_AT: Final = MOST_CHECKED  # sampled packets per interval
 FEWEST: Final = 64  # packets per interval; with fewer, sampling is not worth the bytes
@@ -64,11 +65,7 @@ def with_order(synopsis: SymbolSynopsis, cached: Cached, numbers: Words) -> Symb
 
 def times_of(numbers: Words, times_ns: Times, wanted: Words) -> Times:
     """Times of packets by the low bits of their numbers; UNTOLD_NS if there is none, or more than one."""
-    rows, begin, end = places_of(numbers, wanted)
-    found_ns = np.full(len(wanted), UNTOLD_NS, np.int64)
-    one = end - begin == 1
-    found_ns[one] = times_ns[rows[begin[one]]]
-    return found_ns
+    return _kernels.times_of(numbers, times_ns, wanted, UNTOLD_NS)
 
 
 @dataclass(frozen=True, slots=True)

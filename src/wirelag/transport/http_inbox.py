@@ -47,7 +47,7 @@ class _Asks:
     """The asks that wait for one agent, until it reports that it has replied."""
 
     waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
-    more: asyncio.Event = field(default_factory=asyncio.Event)  # for those who wait now
+    more: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
     def too_many(self) -> bool:
@@ -55,14 +55,17 @@ class _Asks:
         return len(self.waiting) > _MOST_ASKS or (len(self.waiting) > 1 and size > _MOST_ASKED)
 
     def wake(self) -> None:
-        self.more.set()
-        self.more = asyncio.Event()
+        """Tell those who wait now."""
+        if not self.more.done():
+            self.more.set_result(None)
+        self.more = self.more.get_loop().create_future()
 
     def answered(self, last: int) -> None:
         while self.waiting and self.waiting[0][0] <= last:
             self.waiting.popleft()
 
 
+TAKEN: Final = Response(status_code=204)
 _SECRET: Final = secrets.token_bytes(32)
 
 
@@ -332,7 +335,7 @@ class HttpInbox:
         if not is_stored:
             return self._no(503, "not stored", "the collector cannot store it now; its log says why")
         self.counts["taken"] += 1
-        return Response(status_code=204)
+        return TAKEN
 
     async def _give(self, request: Request) -> Response:
         sender, point = self._who(request), request.path_params["point"]
@@ -371,9 +374,8 @@ class HttpInbox:
                 sent = number
             if found:
                 continue
-            try:
-                await asyncio.wait_for(more.wait(), QUIET_S)
-            except TimeoutError:
+            done, _ = await asyncio.wait((more,), timeout=QUIET_S)  # no task of its own, as `wait_for` would take
+            if not done:
                 yield FRAME.pack(0, 0)
 
     def _number_of(self, name: str) -> int:
