@@ -13,6 +13,7 @@ from tests.support.command import wirelag
 from tests.support.places import ROOT
 from wirelag.errors import WirelagError
 from wirelag.measure.result import DelayResult
+from wirelag.render.html.frame import prose
 
 SSH = "rtt/zeek/ssh.pcap.gz"
 CASES = (
@@ -134,7 +135,7 @@ def test_a_hint_comes_whatever_is_asked(
     page, code = tmp_path / "page.html", 3 if asked[0] == "--sla" else 0
     words = (command, shared_data / "hidden/nDPI/vxlan.pcap", *asked)
     assert TUNNELLED in wirelag(*words, "--html", page, code=code).stdout
-    assert TUNNELLED in page.read_text()
+    assert prose(TUNNELLED) in page.read_text()
     assert json.loads(wirelag(*words, "--format", "json", code=code).stdout)["hint"] == TUNNELLED
     for form in ("csv", "jsonl"):
         assert f"warning: no delays: {TUNNELLED}" in wirelag(*words, "--format", form, code=code).stderr

@@ -23,7 +23,6 @@ from wirelag.protocol.inside import is_inside
 from wirelag.protocol.inside import result_of as said_of_inside
 from wirelag.protocol.messages import STAMP, Message
 from wirelag.protocol.pairing import Key, Pairing
-from wirelag.protocol.pairing import answer as answer  # for agents
 from wirelag.protocol.places import SIDES, Place, Segment, loss_in, with_neighbours
 from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result, compared, named_ends, together
 from wirelag.protocol.shares import Shares, crossing_bytes, message_bytes
