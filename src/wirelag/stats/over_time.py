@@ -136,7 +136,12 @@ def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
     if len(parts) < samples <= MANY and whole == samples:
         # Delays that came together are alike: as one they would make batches of different sizes, which look like noise.
         parts, weights = np.repeat(parts / weights, weights.astype(np.int64)), np.ones(samples)
-    totals, sizes = equal_batches(parts, weights, BATCHES)
+    return _over_batches(*equal_batches(parts, weights, BATCHES), samples)
+
+
+def _over_batches(totals: Floats, sizes: Floats, samples: int) -> OverTime:
+    """The same for batches of about the same size, none of which is empty."""
+    whole = float(sizes.sum())
     apart = totals - sizes * (totals.sum() / whole)
     batches = len(apart)
     if float(apart @ apart) <= 0:
@@ -187,24 +192,38 @@ def _cosines_of(batches: int, cosines: int) -> Floats:
 
 def equal_batches(sums: Floats, counts: Floats, most: int) -> tuple[Floats, Floats]:
     """Sums and counts of parts, in order of time, put together to batches of about the same weight."""
-    batches = min(most, len(sums))
-    middles = (counts.cumsum() - counts / 2) * (batches / float(counts.sum()))
-    batch = np.minimum(middles, batches - 1).astype(np.int64)
-    totals, sizes = (np.asarray(np.bincount(batch, one, batches), np.float64) for one in (sums, counts))
+    batch = _batches(counts, most)
+    totals, sizes = _sums(batch, sums), _sums(batch, counts)
     held = sizes > 0
     return totals[held], sizes[held]
 
 
+def _batches(counts: Floats, most: int) -> Ints:
+    """The batch of each part."""
+    batches = min(most, len(counts))
+    middles = (counts.cumsum() - counts / 2) * (batches / float(counts.sum()))
+    return np.minimum(middles, batches - 1).astype(np.int64)
+
+
+def _sums(batch: Ints, values: Floats) -> Floats:
+    return np.asarray(np.bincount(batch, values), np.float64)
+
+
 class InOrder:
-    """Samples in order of time."""
+    """Samples in order of time, each of which represents one or more: their batches serve for many values."""
 
     def __init__(self, times_ns: Ints, weights: Ints) -> None:
         self._order = np.argsort(times_ns, kind="stable")
         self._weights = weights[self._order].astype(np.float64)
+        self._batch = _batches(self._weights, BATCHES)
+        self._sizes = _sums(self._batch, self._weights)
 
     def over_time(self, values: Ints) -> OverTime | None:
         """How the weighted mean of these values varies, one for each sample; None if there are too few."""
-        return over_time(values[self._order] * self._weights, self._weights, len(values))
+        if len(values) < FEWEST:
+            return None
+        totals, held = _sums(self._batch, values[self._order] * self._weights), self._sizes > 0
+        return _over_batches(totals[held], self._sizes[held], len(values))
 
 
 def tells(over: OverTime | None, samples: int) -> str | None:

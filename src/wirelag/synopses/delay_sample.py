@@ -193,16 +193,16 @@ class DelaySample:
             return (lower + upper) / 2 if lower < upper else float(upper)
 
         found: list[tuple[float, tuple[float, float] | None]] = []
-        whole, in_order = self.over_time(), self._in_order()
+        whole, in_order, effective = self.over_time(), self._in_order(), self.effective
         told = whole if tells(whole, len(self)) is None else None
         wider, floor_ns = self._wider() if told else 1.0, int(delays[0])
         above, chance = float(self.delays_ns.mean()) - floor_ns, self.chance(whole)
         for share in shares:
             middle = at(share)
-            known = told and 0 < share < 1 and enough_beyond(share, wider, self.effective, told.stretches)
+            known = told and 0 < share < 1 and enough_beyond(share, wider, effective, told.stretches)
             over = in_order.over_time(self.delays_ns <= middle) if known else None
             seen = over is not None and over.stretches >= STRETCHES
-            ends = quantile_shares(share, over.error, self.effective) if over and seen else None
+            ends = quantile_shares(share, over.error, effective) if over and seen else None
             if ends and told:
                 by_shares = at(ends[0]), at(ends[1])
                 found.append((middle, with_the_mean(share, by_shares, middle, floor_ns, told.error, above, chance)))
