@@ -226,6 +226,14 @@ def test_captures_that_begin_and_end_at_different_times() -> None:
     assert ends.startswith("B ends ")
 
 
+def test_one_packet_before_the_other_capture_begins() -> None:
+    time, own = sent(1, 2_000), ids(1, 2_000)
+    time[0] -= 60 * 10**9
+    down = packets(own[1:], (time + delays(1, 2_000))[1:])
+    (note,) = align(see([packets(own, time)]), see([down]), names=NAMES).notes
+    assert note == "B begins 60.1 s after A: 1 packet of A from that time is left out, not counted as lost"
+
+
 def conversation(offset_ns: int) -> tuple[PacketBatch, PacketBatch]:
     """Both directions between two hosts; B's clock is ahead by the offset."""
     time, back = sent(1, 2_000), sent(2, 2_000)

@@ -30,7 +30,7 @@ from wirelag.twopoint.direction import (
     signs,
 )
 from wirelag.twopoint.sketch import Ints, Sighting, Words, common
-from wirelag.units import format_duration
+from wirelag.units import format_duration, many
 
 __all__ = ["Alignment", "Direction", "LeftOut", "Sighting", "align"]
 
@@ -290,8 +290,9 @@ def _span_notes(
             count = int(np.count_nonzero(rows)) * scale
             if count and gap >= long:
                 when = words.format(format_duration(int(gap)))
+                left_out, are = many(count, "packet"), "is" if count == 1 else "are"
                 notes.append(
-                    f"{names[1 - i]} {when} {names[i]}: {count:,} packets of {names[i]} from that time are left out,"
+                    f"{names[1 - i]} {when} {names[i]}: {left_out} of {names[i]} from that time {are} left out,"
                     " not counted as lost"
                 )
     return notes
