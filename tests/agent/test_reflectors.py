@@ -20,6 +20,7 @@ from wirelag.agent.asking import Asking
 from wirelag.agent.composing import encoded
 from wirelag.agent.cutting import CutPart
 from wirelag.agent.exporting import of_message
+from wirelag.agent.forecast import forecast
 from wirelag.agent.history import History
 from wirelag.agent.reflecting import MOST_REQUESTS, REPEATS, SILENT, WAIT_NS, Session
 from wirelag.errors import WirelagError
@@ -308,6 +309,19 @@ every = "{}"
 def test_what_is_refused(given: tuple[str, ...], says: str, tmp_path: Path) -> None:
     with pytest.raises(WirelagError, match=says):
         config_of(SETTINGS.format(*given), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("", "A: captures no packet on lo"),
+        ('for = "clock"\n[[segments]]\nname = "A>R"', "A: captures on lo, every packet"),
+    ],
+)
+def test_check_says_whether_packets_are_captured(more: str, says: str, tmp_path: Path) -> None:
+    lines = list(forecast(config_of(SETTINGS.format("1s", "R", "10ms", more), tmp_path)))
+    assert lines[0] == says
+    assert sum("captures" in line for line in lines) == 1
 
 
 @IN_LAB
