@@ -16,6 +16,7 @@ from tests.support.agent_receiver import AGENT, PORT, Receiver
 from tests.support.agent_settings import config_of
 from tests.support.command import WIRELAG
 from tests.support.in_lab import IN_LAB
+from tests.support.ipfix_programs import ABSENT, collected, dumped
 from wirelag.agent.asking import Asking
 from wirelag.agent.composing import encoded
 from wirelag.agent.cutting import CutPart
@@ -361,10 +362,11 @@ key_file = "{tmp_path}/key"
         with inbox, Receiver(lambda: network.inside("server1")) as receiver:
             network.start("client", [*AGENT, str(tmp_path / "agent.toml")], tmp_path / "agent.txt")
             messages = receiver.wait(lambda m: sum(one.type == "crossing" for one in m) >= 12)
-            reader = ipfix.Reader()
+            reader, datagrams = ipfix.Reader(), list[bytes]()
             inbox.settimeout(20)
             while len(reader.records) < 8:
-                reader.read(inbox.recv(65_536))
+                datagrams.append(inbox.recv(65_536))
+                reader.read(datagrams[-1])
     exported = {(record[83, 0].decode(), int.from_bytes(record[152, 0])): record for record in reader.records}
     rounds = Rounds([], named_by_agents=True)
     found = [one for m in messages if m.type == "crossing" for one in rounds.take(m, 1) if isinstance(one, Result)]
@@ -381,6 +383,15 @@ key_file = "{tmp_path}/key"
             assert 4 * 10**6 < trip_ns < 50 * 10**6
             assert one.clock is not None
             assert 0 < one.clock.error_ns < 30 * 10**6
+    if ABSENT:
+        pytest.skip(ABSENT)
+    (tmp_path / "sent.ipfix").write_bytes(b"".join(datagrams))
+    numbers = (2, 133, 530, 531, 532)
+    ours = [[int.from_bytes(one[n, 0]) if (n, 0) in one else None for n in numbers] for one in reader.records]
+    theirs = [[int(one[str(n)]) if str(n) in one else None for n in numbers] for one in dumped(tmp_path / "sent.ipfix")]
+    assert theirs == ours
+    rows = collected(datagrams, tmp_path / "nfdump", len(reader.about))
+    assert [int(row["ipkt"]) for row in rows] == [packets for packets, *_ in ours]
 
 
 ENDS = ("client>router", "router>client")
