@@ -3,6 +3,7 @@
 import random
 import socket
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,11 @@ from wirelag.agent.exporting import of_message
 from wirelag.agent.forecast import forecast
 from wirelag.agent.history import History
 from wirelag.agent.reflecting import MOST_REQUESTS, REPEATS, SILENT, WAIT_NS, Session
+from wirelag.collector.tally import Tally
+from wirelag.collector.waterfall import waterfall
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda
+from wirelag.network.topology import Link, Topology
 from wirelag.packets.intervals import Interval
 from wirelag.packets.stamp import UNSYNCHRONISED_PTP, error_estimate
 from wirelag.packets.stamp_session import Reply
@@ -69,9 +73,9 @@ class Route:
         return reply, left_ns + back_ns
 
 
-def run(network: Route, seconds: int, clock: ClockReading = MINE) -> tuple[Session, list[Result]]:
+def run(network: Route, seconds: int, point: str = "A", link: bool = True) -> tuple[Session, list[Result]]:
     """A session of so long, and what a collector makes of its messages, which travel as bytes."""
-    session = Session("A", "R", Terms(Lda(), interval_ns=SECOND_NS), BEGIN_NS)
+    session = Session(point, "R", Terms(Lda(), interval_ns=SECOND_NS), BEGIN_NS, link)
     rounds = Rounds([], named_by_agents=True)
     messages: list[Message] = []
     now_ns = BEGIN_NS
@@ -79,9 +83,9 @@ def run(network: Route, seconds: int, clock: ClockReading = MINE) -> tuple[Sessi
         number = session.ask(now_ns)
         if (got := network.answer(number, now_ns)) is not None:
             session.take(*got)
-        messages += session.settled(now_ns, clock)
+        messages += session.settled(now_ns, MINE)
         now_ns += EVERY_NS
-    messages += session.settled(now_ns + WAIT_NS, clock)
+    messages += session.settled(now_ns + WAIT_NS, MINE)
     found = [one for message in messages for one in rounds.take(decode(encode(message)), 1)]
     return session, [one for one in found if isinstance(one, Result)]
 
@@ -149,6 +153,29 @@ def test_a_reflector_that_is_silent() -> None:
         assert one.crossings[None].mean_ns is None
         assert one.crossings[None].reason == one.losses[None].reason == SILENT
     assert [one.losses[ROUND_TRIP].lost for one in results[::2]] == [50, 50]
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_a_path_consists_of_segments_to_a_reflector(link: bool) -> None:
+    """Agents at A and B ask router R between them; further routers may lie in between."""
+    arrow, between = (">", []) if link else (">>", ["X", "Y"])
+    names = ["A", *between[:1], "R", *between[1:], "B"]
+    links = tuple(Link(*ends, 1) for one, other in pairwise(names) for ends in ((one, other), (other, one)))
+    topology = Topology(tuple(names), links, name="net")
+    truth, tallies = 0.0, dict[str, Tally]()
+    for point, target in (("A", f"A{arrow}R"), ("B", f"R{arrow}B")):
+        network = Route(5, 10**9)
+        for result in run(network, 4, point, link)[1]:
+            tallies.setdefault(result.segment, Tally()).add(Tally.of(result, None))
+        truth += float(np.mean(list((network.there if point == "A" else network.back).values()))) / 1e9
+        assert target in tallies
+    assert len(tallies) == 4
+    found = waterfall(topology, tallies.items(), "A", "B", 1e-3)
+    assert [one["segment"] for one in found["segments"]] == [f"A{arrow}R", f"R{arrow}B"]
+    assert (found["missing"], found["notes"]) == (["R[X>Y]" if between else "R[A>B]"], [])
+    low, high = found["ci95"]["mean"]
+    assert low <= truth <= high
+    assert found["mean"] == pytest.approx(truth, abs=2e-3)  # the sum, within half of a round trip each
 
 
 def test_intervals_are_exported_with_their_delays() -> None:

@@ -87,7 +87,8 @@ def _lines(config: Config) -> Iterator[str]:
         yield from _inside(config, config.inside)
     for end in config.reflectors:
         pace = f"a test packet every {format_duration(end.every_ns)}, {'with' if end.key else 'without'} a key"
-        what = "the clock of" if end.clock_only else f"segments {config.point}>{end.name} and back:"
+        over = ">" if end.link else ">>"
+        what = "the clock of" if end.clock_only else f"segments {config.point}{over}{end.name} and back:"
         yield f"{what} {end.name}: {pace}, to the reflector at {end.to} port {end.port}"
     one = () if config.m_set is None else (config.of_references("A>B", "::1", "::2"),)  # may be named by the collector
     sent = config.measured or one
