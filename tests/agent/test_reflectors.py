@@ -422,3 +422,63 @@ key_file = "{tmp_path}/key"
 
 
 ENDS = ("client>router", "router>client")
+
+
+@IN_LAB
+@pytest.mark.acceptance
+def test_a_reflector_bounds_the_clocks_of_two_agents(tmp_path: Path) -> None:
+    """One clock behind a wire of 3 ms there and 1 ms back; both agents say that theirs may be wrong by a second."""
+    (tmp_path / "token").write_text("sesame")
+    common = f"""
+interface = "eth0"
+interval = "250ms"
+[collector]
+url = "http://10.5.0.11:{PORT}"
+insecure = true
+token_file = "{tmp_path}/token"
+[clock]
+error = "1s"
+[estimator]
+name = "lda"
+[[segments]]
+name = "client>server1"
+direction = "10.5.0.1>10.5.0.11"
+packets = "references"
+"""
+    sends = """
+[[references]]
+to = "10.5.0.11"
+every = "2ms"
+link = "100Mbps"
+share = "1%"
+[[reflectors]]
+name = "server1"
+to = "10.5.0.11"
+port = 8620
+every = "10ms"
+for = "clock"
+"""
+    for point, more in (("client", sends), ("server1", "")):
+        head = f'point = "{point}"\nreceive_references = {str(not more).lower()}\n'
+        spool = f'[spool]\nfolder = "{tmp_path}/spool-{point}"\n'
+        (tmp_path / f"{point}.toml").write_text(head + common + more + spool)
+    with Network("clocks", wired=True) as network:
+        Wire(up=Direction(delay_us=3000), down=Direction(delay_us=1000)).start(network, tmp_path, 5)
+        reflect = [*WIRELAG, "stamp", "reflect", "10.5.0.11:8620"]
+        network.start("server1", reflect, tmp_path / "reflector.txt").wait_for_line("reflecting at")
+        with Receiver(lambda: network.inside("server1")) as receiver:
+            for point in ("server1", "client"):
+                agent = network.start(point, [*AGENT, str(tmp_path / f"{point}.toml")], tmp_path / f"{point}.txt")
+                agent.wait_for_line("listening at eth0")
+            messages = receiver.wait(
+                lambda m: sum(ahead_of(one) is not None for one in m) >= 6 and sum(x.point == "server1" for x in m) > 12
+            )
+    for message in messages:
+        if (bounds := ahead_of(message)) is not None:
+            assert message.point == "client"
+            assert -50 * 10**6 < bounds[0] <= -(10**6) < 0 < 3 * 10**6 <= bounds[1] < 50 * 10**6
+    rounds = Rounds([Ends("client>server1", "client", "server1")])
+    found = [one for message in messages for one in rounds.take(message, 1) if isinstance(one, Result)]
+    bounded = [one.clock for one in found if one.clock is not None and one.clock.source == "stamp"]
+    assert bounded
+    assert all(clock.synchronised and 3 * 10**6 <= clock.error_ns < 50 * 10**6 for clock in bounded)
