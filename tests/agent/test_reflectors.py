@@ -3,6 +3,7 @@
 import random
 import socket
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,19 @@ from tests.support.agent_receiver import AGENT, PORT, Receiver
 from tests.support.agent_settings import config_of
 from tests.support.command import WIRELAG
 from tests.support.in_lab import IN_LAB
+from tests.support.ipfix_programs import ABSENT, collected, dumped
 from wirelag.agent.asking import Asking
 from wirelag.agent.composing import encoded
 from wirelag.agent.cutting import CutPart
 from wirelag.agent.exporting import of_message
+from wirelag.agent.forecast import forecast
 from wirelag.agent.history import History
 from wirelag.agent.reflecting import MOST_REQUESTS, REPEATS, SILENT, WAIT_NS, Session
+from wirelag.collector.tally import Tally
+from wirelag.collector.waterfall import waterfall
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda
+from wirelag.network.topology import Link, Topology
 from wirelag.packets.intervals import Interval
 from wirelag.packets.stamp import UNSYNCHRONISED_PTP, error_estimate
 from wirelag.packets.stamp_session import Reply
@@ -67,9 +73,9 @@ class Route:
         return reply, left_ns + back_ns
 
 
-def run(network: Route, seconds: int, clock: ClockReading = MINE) -> tuple[Session, list[Result]]:
+def run(network: Route, seconds: int, point: str = "A", link: bool = True) -> tuple[Session, list[Result]]:
     """A session of so long, and what a collector makes of its messages, which travel as bytes."""
-    session = Session("A", "R", Terms(Lda(), interval_ns=SECOND_NS), BEGIN_NS)
+    session = Session(point, "R", Terms(Lda(), interval_ns=SECOND_NS), BEGIN_NS, link)
     rounds = Rounds([], named_by_agents=True)
     messages: list[Message] = []
     now_ns = BEGIN_NS
@@ -77,9 +83,9 @@ def run(network: Route, seconds: int, clock: ClockReading = MINE) -> tuple[Sessi
         number = session.ask(now_ns)
         if (got := network.answer(number, now_ns)) is not None:
             session.take(*got)
-        messages += session.settled(now_ns, clock)
+        messages += session.settled(now_ns, MINE)
         now_ns += EVERY_NS
-    messages += session.settled(now_ns + WAIT_NS, clock)
+    messages += session.settled(now_ns + WAIT_NS, MINE)
     found = [one for message in messages for one in rounds.take(decode(encode(message)), 1)]
     return session, [one for one in found if isinstance(one, Result)]
 
@@ -147,6 +153,29 @@ def test_a_reflector_that_is_silent() -> None:
         assert one.crossings[None].mean_ns is None
         assert one.crossings[None].reason == one.losses[None].reason == SILENT
     assert [one.losses[ROUND_TRIP].lost for one in results[::2]] == [50, 50]
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_a_path_consists_of_segments_to_a_reflector(link: bool) -> None:
+    """Agents at A and B ask router R between them; further routers may lie in between."""
+    arrow, between = (">", []) if link else (">>", ["X", "Y"])
+    names = ["A", *between[:1], "R", *between[1:], "B"]
+    links = tuple(Link(*ends, 1) for one, other in pairwise(names) for ends in ((one, other), (other, one)))
+    topology = Topology(tuple(names), links, name="net")
+    truth, tallies = 0.0, dict[str, Tally]()
+    for point, target in (("A", f"A{arrow}R"), ("B", f"R{arrow}B")):
+        network = Route(5, 10**9)
+        for result in run(network, 4, point, link)[1]:
+            tallies.setdefault(result.segment, Tally()).add(Tally.of(result, None))
+        truth += float(np.mean(list((network.there if point == "A" else network.back).values()))) / 1e9
+        assert target in tallies
+    assert len(tallies) == 4
+    found = waterfall(topology, tallies.items(), "A", "B", 1e-3)
+    assert [one["segment"] for one in found["segments"]] == [f"A{arrow}R", f"R{arrow}B"]
+    assert (found["missing"], found["notes"]) == (["R[X>Y]" if between else "R[A>B]"], [])
+    low, high = found["ci95"]["mean"]
+    assert low <= truth <= high
+    assert found["mean"] == pytest.approx(truth, abs=2e-3)  # the sum, within half of a round trip each
 
 
 def test_intervals_are_exported_with_their_delays() -> None:
@@ -310,6 +339,19 @@ def test_what_is_refused(given: tuple[str, ...], says: str, tmp_path: Path) -> N
         config_of(SETTINGS.format(*given), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("", "A: captures no packet on lo"),
+        ('for = "clock"\n[[segments]]\nname = "A>R"', "A: captures on lo, every packet"),
+    ],
+)
+def test_check_says_whether_packets_are_captured(more: str, says: str, tmp_path: Path) -> None:
+    lines = list(forecast(config_of(SETTINGS.format("1s", "R", "10ms", more), tmp_path)))
+    assert lines[0] == says
+    assert sum("captures" in line for line in lines) == 1
+
+
 @IN_LAB
 @pytest.mark.acceptance
 def test_an_agent_measures_to_a_reflector_in_another_namespace(tmp_path: Path) -> None:
@@ -347,10 +389,11 @@ key_file = "{tmp_path}/key"
         with inbox, Receiver(lambda: network.inside("server1")) as receiver:
             network.start("client", [*AGENT, str(tmp_path / "agent.toml")], tmp_path / "agent.txt")
             messages = receiver.wait(lambda m: sum(one.type == "crossing" for one in m) >= 12)
-            reader = ipfix.Reader()
+            reader, datagrams = ipfix.Reader(), list[bytes]()
             inbox.settimeout(20)
             while len(reader.records) < 8:
-                reader.read(inbox.recv(65_536))
+                datagrams.append(inbox.recv(65_536))
+                reader.read(datagrams[-1])
     exported = {(record[83, 0].decode(), int.from_bytes(record[152, 0])): record for record in reader.records}
     rounds = Rounds([], named_by_agents=True)
     found = [one for m in messages if m.type == "crossing" for one in rounds.take(m, 1) if isinstance(one, Result)]
@@ -367,6 +410,75 @@ key_file = "{tmp_path}/key"
             assert 4 * 10**6 < trip_ns < 50 * 10**6
             assert one.clock is not None
             assert 0 < one.clock.error_ns < 30 * 10**6
+    if ABSENT:
+        pytest.skip(ABSENT)
+    (tmp_path / "sent.ipfix").write_bytes(b"".join(datagrams))
+    numbers = (2, 133, 530, 531, 532)
+    ours = [[int.from_bytes(one[n, 0]) if (n, 0) in one else None for n in numbers] for one in reader.records]
+    theirs = [[int(one[str(n)]) if str(n) in one else None for n in numbers] for one in dumped(tmp_path / "sent.ipfix")]
+    assert theirs == ours
+    rows = collected(datagrams, tmp_path / "nfdump", len(reader.about))
+    assert [int(row["ipkt"]) for row in rows] == [packets for packets, *_ in ours]
 
 
 ENDS = ("client>router", "router>client")
+
+
+@IN_LAB
+@pytest.mark.acceptance
+def test_a_reflector_bounds_the_clocks_of_two_agents(tmp_path: Path) -> None:
+    """One clock behind a wire of 3 ms there and 1 ms back; both agents say that theirs may be wrong by a second."""
+    (tmp_path / "token").write_text("sesame")
+    common = f"""
+interface = "eth0"
+interval = "250ms"
+[collector]
+url = "http://10.5.0.11:{PORT}"
+insecure = true
+token_file = "{tmp_path}/token"
+[clock]
+error = "1s"
+[estimator]
+name = "lda"
+[[segments]]
+name = "client>server1"
+direction = "10.5.0.1>10.5.0.11"
+packets = "references"
+"""
+    sends = """
+[[references]]
+to = "10.5.0.11"
+every = "2ms"
+link = "100Mbps"
+share = "1%"
+[[reflectors]]
+name = "server1"
+to = "10.5.0.11"
+port = 8620
+every = "10ms"
+for = "clock"
+"""
+    for point, more in (("client", sends), ("server1", "")):
+        head = f'point = "{point}"\nreceive_references = {str(not more).lower()}\n'
+        spool = f'[spool]\nfolder = "{tmp_path}/spool-{point}"\n'
+        (tmp_path / f"{point}.toml").write_text(head + common + more + spool)
+    with Network("clocks", wired=True) as network:
+        Wire(up=Direction(delay_us=3000), down=Direction(delay_us=1000)).start(network, tmp_path, 5)
+        reflect = [*WIRELAG, "stamp", "reflect", "10.5.0.11:8620"]
+        network.start("server1", reflect, tmp_path / "reflector.txt").wait_for_line("reflecting at")
+        with Receiver(lambda: network.inside("server1")) as receiver:
+            for point in ("server1", "client"):
+                agent = network.start(point, [*AGENT, str(tmp_path / f"{point}.toml")], tmp_path / f"{point}.txt")
+                agent.wait_for_line("listening at eth0")
+            messages = receiver.wait(
+                lambda m: sum(ahead_of(one) is not None for one in m) >= 6 and sum(x.point == "server1" for x in m) > 12
+            )
+    for message in messages:
+        if (bounds := ahead_of(message)) is not None:
+            assert message.point == "client"
+            assert -50 * 10**6 < bounds[0] <= -(10**6) < 0 < 3 * 10**6 <= bounds[1] < 50 * 10**6
+    rounds = Rounds([Ends("client>server1", "client", "server1")])
+    found = [one for message in messages for one in rounds.take(message, 1) if isinstance(one, Result)]
+    bounded = [one.clock for one in found if one.clock is not None and one.clock.source == "stamp"]
+    assert bounded
+    assert all(clock.synchronised and 3 * 10**6 <= clock.error_ns < 50 * 10**6 for clock in bounded)

@@ -277,7 +277,7 @@ def test_check_reports_the_settings(tmp_path: Path) -> None:
     code, said = run(str(path), "--check")
     assert code == 0
     assert "measured at its other end, between references; NO [[references]] are configured here" in said
-    assert "measures nothing here: captures no packet" in said
+    assert "measures nothing here: sends only its status" in said
     path.write_text(AGENT.replace('"B"', '"A"') + SEGMENT + '[[references]]\nto = "10.2.0.1"\n')
     code, said = run(str(path), "--check")
     assert code == 0

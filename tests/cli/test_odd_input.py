@@ -27,13 +27,20 @@ def test_names_of_files_do_not_steer_the_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason=needs.program("prlimit"))
 @pytest.mark.parametrize(
-    "words", [("--html", "page.html"), ("--samples", "page.csv"), ("-o", "page.json", "--by", "flow")]
+    ("command", "option", "name"),
+    [
+        (("rtt", str(WEB)), "--html", "page.html"),
+        (("rtt", str(WEB)), "--samples", "page.csv"),
+        (("rtt", str(WEB), "--by", "flow"), "-o", "page.json"),
+        (("cut", str(WEB), "--interval", "100ms"), "-o", "A.syn"),
+        *((("simulate", "--packets", "2000"), "-o", f"s.{ending}") for ending in ("pcap", "pcapng.gz", "pcap.zst")),
+    ],
 )
-def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path, words: tuple[str, ...]) -> None:
-    command = ["prlimit", "--fsize=10000", *WIRELAG, "rtt", str(WEB), *words]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path, command: tuple[str, ...], option: str, name: str) -> None:
+    words = ["prlimit", "--fsize=10000", *WIRELAG, *command, option, name]
+    ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 2
-    assert ran.stderr == f"wirelag: {words[1]}: cannot write (File too large); choose another file with {words[0]}\n"
+    assert ran.stderr == f"wirelag: {name}: cannot write (File too large); choose another file with {option}\n"
     assert list(tmp_path.iterdir()) == []
 
 

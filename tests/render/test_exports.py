@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import signal
 import socket
 import ssl
 import struct
@@ -24,13 +23,12 @@ import pytest
 from tests.support import ipfix, needs
 from tests.support.command import wirelag
 from tests.support.frame_captures import write
+from tests.support.ipfix_programs import ABSENT, collected, dumped, milliseconds, nfcapd, nfdump
 from tests.support.ports import free_port
 from tests.support.transport_peers import make_certificate
-from tests.support.waiting import until
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.sim.queue_frames import downstream_frames
 
-PLACES = Path(__file__).parents[2] / "docs" / "reference"
 MEAN, MIN, MAX, SUM = 530, 531, 532, 533
 REVERSE = 29305
 TCP, UDP = (6, "TCP"), (17, "UDP")
@@ -105,23 +103,26 @@ def test_a_file_of_ipfix(capture: Path, groups: dict[str, Any], tmp_path: Path) 
         assert f": {number(record[7, 0])}\n" in said
     told = dumped(file)
     assert len(told) == len(groups)
-    for one in told:
-        legs = groups[flow(one["8"], one["7"], one["12"], one["11"])]["legs"] if "8" in one else {}
-        for leg, prefix in (("server", ""), ("client", f"{REVERSE}/")):
-            for element, figure in ((MEAN, "mean"), (MIN, "min"), (MAX, "max")):
-                if (known := legs.get(leg, {}).get(figure)) is not None:
-                    assert int(one[f"{prefix}{element}"]) == round(known * 1e6)
+    assert sum(figures_told(one, groups[ends_of(one)]["legs"]) for one in told) > 3 * len(groups)
 
 
-def dumped(file: Path) -> list[dict[str, str]]:
-    """Records of flows as libfixbuf reads them, which takes the delay elements from the documentation's XML."""
-    words = ["ipfixDump", "-e", PLACES / "ipfix-delays.xml", "-d", "-i", file]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    found = []
-    for record in said.split("--- data record")[1:]:
-        fields = dict(re.findall(r"^\t\(([\d/]+)\).*? : (.*)$", record, re.MULTILINE))
-        found += [fields] if "148" in fields else []
-    return found
+def figures_told(one: dict[str, str], legs: dict[str, Any]) -> int:
+    """How many figures of both legs a record of ipfixDump has; all of them are those of the JSON."""
+    told = 0
+    for leg, prefix in (("server", ""), ("client", f"{REVERSE}/")):
+        figures = legs.get(leg, {"samples": 0})
+        assert int(one[f"{prefix}2"]) == figures["samples"]
+        for element, figure in ((MEAN, "mean"), (MIN, "min"), (MAX, "max")):
+            if (known := figures.get(figure)) is not None:
+                assert int(one[f"{prefix}{element}"]) == round(known * 1e6)
+                told += 1
+    return told
+
+
+def ends_of(one: dict[str, str]) -> str:
+    """The flow of a record of ipfixDump."""
+    source, destination = (one[number] for number in (("8", "12") if "8" in one else ("27", "28")))
+    return flow(str(ipaddress.ip_address(source)), one["7"], str(ipaddress.ip_address(destination)), one["11"])
 
 
 def receive(capture: Path, *more: str) -> list[bytes]:
@@ -176,34 +177,12 @@ def test_tshark_reads_ipfix(capture: Path, groups: dict[str, Any], tmp_path: Pat
 def test_nfdump_collects_ipfix(capture: Path, groups: dict[str, Any], tmp_path: Path) -> None:
     if needs.absent("nfcapd"):
         pytest.skip(needs.absent("nfcapd"))
-    port = free_port()
-    collector = subprocess.Popen(
-        [str(needs.find("nfcapd")), "-w", tmp_path, "-b", "127.0.0.1", "-p", str(port), "-B", "4000000"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        until(lambda: waiting_at(port) == 0, "nfcapd")
+    with nfcapd(tmp_path) as port:
         wirelag("rtt", capture, "--by", "flow", "--export", f"ipfix+udp://127.0.0.1:{port}")
-        until(lambda: waiting_at(port) == 0, "all was read")
-    finally:
-        collector.send_signal(signal.SIGTERM)
-        said = collector.communicate()[1]
-    assert "Sequence Errors: 0, Bad Packets: 0" in said
-    told = subprocess.run(["nfdump", "-R", tmp_path, "-o", "csv"], capture_output=True, text=True, check=True)
-    rows = list(csv.DictReader(io.StringIO(told.stdout.partition("Summary")[0])))
+    rows = nfdump(tmp_path)
     found = {flow(row["sa"], row["sp"], row["da"], row["dp"]): int(row["ipkt"]) for row in rows}
     assert found == {key: one["legs"].get("server", {"samples": 0})["samples"] for key, one in groups.items()}
     assert all(row["pr"] == PROTOCOL[row["dp"]][1] for row in rows)
-
-
-def waiting_at(port: int) -> int | None:
-    """Bytes that wait at a port of UDP; None: nobody listens."""
-    for line in Path("/proc/net/udp").read_text().splitlines()[1:]:
-        words = line.split()
-        if int(words[1].partition(":")[2], 16) == port:
-            return int(words[4].partition(":")[2], 16)
-    return None
 
 
 def serve(wrap: Callable[[socket.socket], socket.socket], found: bytearray) -> tuple[int, threading.Thread]:
@@ -294,10 +273,20 @@ def test_watch_sends_flows_of_each_interval(scheme: str, capture: Path, groups: 
             counts[key_of(record)] += number(record[2, enterprise])
         expected = {key: one["legs"].get(leg, {"samples": 0})["samples"] for key, one in groups.items()}
         assert counts == expected
-    if not needs.absent("ipfixDump") and scheme == "udp":
-        file = tmp_path / "watched.ipfix"
-        file.write_bytes(b"".join(found))
-        assert len(dumped(file)) == len(records)
+    if ABSENT or scheme == "tcp":
+        return
+    file = tmp_path / "watched.ipfix"
+    file.write_bytes(b"".join(found))
+    ours = {
+        (math.floor(one["start"] * 1e3), group["key"]): group["legs"] for one in intervals for group in one["groups"]
+    }
+    theirs = {(milliseconds(one["152"]), ends_of(one)): one for one in dumped(file)}
+    assert set(theirs) == set(ours)
+    assert sum(figures_told(theirs[name], legs) for name, legs in ours.items()) > 3 * len(groups)
+    rows = collected(found, tmp_path / "nfdump", len(readers[0].about))
+    assert Counter((flow(row["sa"], row["sp"], row["da"], row["dp"]), int(row["ipkt"])) for row in rows) == Counter(
+        (key, legs.get("server", {"samples": 0})["samples"]) for (_, key), legs in ours.items()
+    )
 
 
 def test_a_receiver_that_is_not_there_is_told_once(capture: Path) -> None:

@@ -5,6 +5,7 @@ import hmac
 import ipaddress
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -332,9 +333,25 @@ def test_tshark_agrees(tmp_path: Path) -> None:
         (("send", "127.0.0.1", "--every", "1us"), "--every: must be at least 1 ms"),
         (("send", "127.0.0.1", "--length", "20"), "--length"),
         (("reflect", "127.0.0.1:0", "--allow", "x"), "--allow: 'x' does not appear to be"),
-        (("reflect", "203.0.113.7:0"), "203.0.113.7 port 0: cannot be reached"),
+        (
+            ("reflect", "203.0.113.7:0"),
+            "203.0.113.7 port 0: cannot listen there (Cannot assign requested address); choose",
+        ),
         (("send", "127.0.0.1:1", "--count", "2", "--every", "1ms", "--wait", "50ms"), "nothing answers there"),
     ],
 )
 def test_what_is_refused(words: tuple[str, ...], says: str) -> None:
     assert says in wirelag("stamp", *words, code=2).stderr
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason=needs.program("setpriv"))
+def test_the_standard_port_needs_a_privilege() -> None:
+    if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 862:
+        pytest.skip("this host lets everybody listen at port 862")
+    plain = ["setpriv", "--bounding-set", "-net_bind_service"] if os.geteuid() == 0 else []
+    ran = subprocess.run([*plain, *WIRELAG, "stamp", "reflect", "127.0.0.1"], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (
+        2,
+        "wirelag: 127.0.0.1 port 862: ports below 1024 need root or CAP_NET_BIND_SERVICE; choose another one, such as "
+        "127.0.0.1:8862\n",
+    )

@@ -165,6 +165,14 @@ def test_what_is_refused(
     assert says in wirelag("marking", *marked[:2], *words, code=2).stderr
 
 
+def test_interfaces_need_a_duration() -> None:
+    """The command names its option, Python its argument."""
+    said = "duration: is missing: lo is an interface; say how long to listen, such as 10s"
+    assert f"--{said}" in wirelag("marking", "lo", "lo", "--period", "1s", code=2).stderr
+    with pytest.raises(api.WirelagError, match=f"^{said}"):
+        api.rtt("lo")
+
+
 def test_one_capture_twice_is_refused(
     marked: tuple[Path, Path, dict[int, tuple[int, list[int]]]], tmp_path: Path
 ) -> None:
@@ -184,7 +192,7 @@ def test_one_capture_twice_is_refused(
 def test_info_names_marking_where_a_colour_alternates(
     marked: tuple[Path, Path, dict[int, tuple[int, list[int]]]], shared_data: Path
 ) -> None:
-    """Both captures: it applies; one: another is missing. Classes that only differ are no colour."""
+    """Both captures: it applies; one: another is missing. Classes that differ, or change around a pause, are none."""
 
     def says(*captures: Path) -> list[dict[str, Any]]:
         told = json.loads(wirelag("info", *captures, "--format", "json").stdout)["commands"]
@@ -195,7 +203,7 @@ def test_info_names_marking_where_a_colour_alternates(
     assert both["why"].startswith("the colour dscp:0 changes every ")
     assert not alone["applies"]
     assert alone["why"].endswith("but one capture: add another of the same traffic from a second point")
-    for name in ("PcapPlusPlus/example.pcap.gz", "redart/long_cap_2.pcap.gz"):
+    for name in ("PcapPlusPlus/example.pcap.gz", "redart/long_cap_2.pcap.gz", "zeek/ssh.pcap.gz"):
         assert not says(shared_data / "rtt" / name)
 
 

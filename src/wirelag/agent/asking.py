@@ -33,7 +33,7 @@ class _Asked:
     def __init__(self, config: Config, one: Reflecting, number: int, began_ns: int) -> None:
         terms = replace(config.terms, delimiters=None, by=None, direction=None, filter=None)
         self.name, self._every_s, self.clock_only = one.name, one.every_ns / 1e9, one.clock_only
-        self.session = Session(config.point, one.name, terms, began_ns)
+        self.session = Session(config.point, one.name, terms, began_ns, one.link)
         self.asker = Asker(one.to, one.port, number, one.key)
         self.due = time.monotonic()
         self.told = 0  # contradictions

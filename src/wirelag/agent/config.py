@@ -234,6 +234,11 @@ class Config:
         return Reference(target, 0, pace.dscp, injection, source, 1 if link else 0, spread, until_ns)
 
     @property
+    def needs_packets(self) -> bool:
+        """Whether packets are captured here: not by who only sends references by the clock, or asks reflectors."""
+        return bool(self.measured) or self.m_set is not None or self.inside is not None or self.watches
+
+    @property
     def watches(self) -> bool:
         """Whether the packets captured here decide when references are sent."""
         return any(stream.watches for stream in self.references)

@@ -87,7 +87,8 @@ def _lines(config: Config) -> Iterator[str]:
         yield from _inside(config, config.inside)
     for end in config.reflectors:
         pace = f"a test packet every {format_duration(end.every_ns)}, {'with' if end.key else 'without'} a key"
-        what = "the clock of" if end.clock_only else f"segments {config.point}>{end.name} and back:"
+        over = ">" if end.link else ">>"
+        what = "the clock of" if end.clock_only else f"segments {config.point}{over}{end.name} and back:"
         yield f"{what} {end.name}: {pace}, to the reflector at {end.to} port {end.port}"
     one = () if config.m_set is None else (config.of_references("A>B", "::1", "::2"),)  # may be named by the collector
     sent = config.measured or one
@@ -96,10 +97,10 @@ def _lines(config: Config) -> Iterator[str]:
     if not sent and config.inside is not None:
         per_s = MOST_WAYS * way_bytes(config.inside.terms) * 1e9 / config.interval_ns
     elif not sent and config.reflectors:
-        yield "captures no packet: test packets are timed as they come"
+        yield "test packets are timed as they come"
     elif not sent:
-        looks = "captures packets to time its references" if config.watches else "captures no packet"
-        yield f"measures nothing here: {looks}, and sends only its status"
+        looks = "captures packets to time its references, and " if config.watches else ""
+        yield f"measures nothing here: {looks}sends only its status"
     else:
         yield _sent(config, each, per_s)
     yield f"memory: at most {format_size(config.memory_bytes + config.ring_bytes)}" + (
@@ -222,6 +223,8 @@ def _look_into(folder: Path) -> None:
 def _where(config: Config) -> str:
     if config.interface is None:
         return f"{config.point}: replays {', '.join(config.captures)} at {config.speed:g}x"
+    if not config.needs_packets:
+        return f"{config.point}: captures no packet on {config.interface}"
     wanted = f", packets that match '{config.filter}'" if config.filter else ", every packet"
     return (
         f"{config.point}: captures on {config.interface}{wanted}"

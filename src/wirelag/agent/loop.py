@@ -102,9 +102,7 @@ class Agent:
         if config.in_kernel and (opened := open_kernel(config, self.tell)):
             source, self._in_kernel = opened
             return source
-        interface, wanted = config.interface, config.filter
-        if not config.measured and config.m_set is None and config.inside is None and not config.watches:
-            wanted = NOTHING  # it only sends references by the clock; nothing is measured here
+        interface, wanted = config.interface, config.filter if config.needs_packets else NOTHING
         if interface is None:
             return Replay(config.captures, speed=config.speed, packet_id=packet_id, tunnels=config.tunnels)
 

@@ -50,9 +50,11 @@ class _Asked:
 class Session:
     """A session with one reflector: takes times, yields messages about the segments to it and from it."""
 
-    def __init__(self, point: str, name: str, terms: Terms, began_ns: int) -> None:
+    def __init__(self, point: str, name: str, terms: Terms, began_ns: int, link: bool = True) -> None:
+        """`link`: the reflector is the next router."""
         assert terms.interval_ns is not None
-        self._point, self._name, self._terms, self._length_ns = point, name, terms, terms.interval_ns
+        self._point, self._terms, self._length_ns = point, terms, terms.interval_ns
+        self._segments = tuple(f"{a}{'>' if link else '>>'}{b}" for a, b in ((point, name), (name, point)))
         self._began_ns = began_ns
         self._waiting: dict[int, tuple[int, int]] = {}  # by number: when it was sent, and in which interval
         self._asked: dict[int, _Asked] = {}  # by interval
@@ -128,7 +130,7 @@ class Session:
         up, middle, down = (Seen(packets, 0, covered_ns) for packets in (sent, arrived, answered))
         crossings: dict[Key, Crossing] = {None: there, ROUND_TRIP: whole}
         losses: dict[Key, Loss] = {None: forth, ROUND_TRIP: _exactly(sent - answered)}
-        to, back_from = f"{self._point}>{self._name}", f"{self._name}>{self._point}"
+        to, back_from = self._segments
         results = (
             Result(to, interval, Rank.SETTLED, STAMP, crossings, losses, (up, middle), bound, True),
             Result(back_from, interval, Rank.SETTLED, STAMP, {None: here}, {None: back}, (middle, down), bound, True),

@@ -20,6 +20,7 @@ class Reflecting:
     every_ns: int
     key: bytes | None
     clock_only: bool = False  # the segments to it are measured otherwise, with an agent there
+    link: bool = True  # nothing lies in between
 
 
 def reflectors_of(settings: Settings) -> tuple[Reflecting, ...]:
@@ -37,6 +38,6 @@ def reflectors_of(settings: Settings) -> tuple[Reflecting, ...]:
             key = None if path is None else key_of(path)
         except WirelagError as error:
             raise settings.wrong(at + "key_file", str(error).partition(";")[0]) from None
-        clock_only = settings[at + "for"] == "clock"
-        found.append(Reflecting(name, settings[at + "to"], settings[at + "port"], every_ns, key, clock_only))
+        where = settings[at + "to"], settings[at + "port"]
+        found.append(Reflecting(name, *where, every_ns, key, settings[at + "for"] == "clock", settings[at + "link"]))
     return tuple(found)

@@ -144,6 +144,7 @@ SCHEMA: Final = Schema(
             Key("name", POINT, None, "a router that [reflects test packets](#reflectors): segments `A>R` and `R>A`",
                 required=True),
             Key("to", ADDRESS, None, "its address", required=True),
+            Key("link", FLAG, True, "`false`: routers lie in between, and the segments are `A>>R` and `R>>A`"),
             Key("port", whole(1, 65535), 862, "its port"),
             Key("every", duration("10ms"), "100ms", "time between requests"),
             Key("key_file", PATH, None, "file with the key of authenticated packets"),

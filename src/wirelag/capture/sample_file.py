@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
 import numpy as np
 
 from wirelag.capture.table import Coded, Table
+from wirelag.capture.whole_file import whole_file
 from wirelag.errors import WirelagError, need_polars
 from wirelag.packets.batch import Array, PacketBatch, to_address
 from wirelag.synopses.samples import LEGS, SampleBatch
@@ -141,7 +142,7 @@ class RowFile:
         try:
             if kind is None:
                 self._write_part()
-                with self._checked(), Path(self.path).open("wb") as out:
+                with self._checked(), whole_file(self.path, "wb", self.option) as out:
                     (_join_csv if self._csv else _join_parquet)(self._parts, out)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -20,7 +20,6 @@ PacketSource: TypeAlias = "PathOrFile | Sequence[PathOrFile] | Packets | Iterabl
 """A path, a glob, an open file, several of these, an interface, or packet batches (such as those of `wirelag.read`)."""
 
 _LONGEST_NAME: Final = 15  # characters of an interface
-_LIVE_NEEDS: Final = "give a time to capture: duration='10s'"
 
 
 class Statistics(Protocol):
@@ -67,7 +66,7 @@ def open_packets(
     filter = Filter.of(filter)
     if isinstance(source, str) and is_interface(source):
         if duration_ns is None:
-            raise WirelagError(f"{source}: {_LIVE_NEEDS}")
+            raise SettingError("duration", f"is missing: {source} is an interface; say how long to listen, such as 10s")
         return Listening(source, duration_ns, filter, tunnels)
     if duration_ns is not None:
         raise SettingError("duration", "is for interfaces; choose a part of a capture with a filter")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, Final, Self
 
+from wirelag.capture.whole_file import whole_file
 from wirelag.codec import pack, unpack
 from wirelag.errors import WirelagError
 from wirelag.protocol.terms import About
@@ -31,19 +33,18 @@ def is_synopsis_file(path: str) -> bool:
 
 
 class SynopsisWriter:
-    """Writes records as they come; `close` (or the end of `with`) writes the counters."""
+    """Writes records as they come; the end of `with` writes the counters. What is not whole is removed."""
 
     def __init__(self, path: str, about: About) -> None:
         self.path = path
         self.bytes = 0
         self.records = 0
         self.counted: dict[str, Any] = {}
-        try:
-            self._file: BinaryIO = Path(path).open("wb")  # noqa: SIM115
-        except OSError as error:
-            raise self._cannot(error) from None
-        self._put(MAGIC)
-        self._record(about.to_fields())
+        with ExitStack() as files:
+            self._file = files.enter_context(whole_file(path, "wb", "-o"))
+            self._put(MAGIC)
+            self._record(about.to_fields())
+            self._open_files = files.pop_all()
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Write one interval of one class."""
@@ -55,14 +56,8 @@ class SynopsisWriter:
         self._put(_LENGTH.pack(len(body)) + body)
 
     def _put(self, data: bytes) -> None:
-        try:
-            self._file.write(data)
-        except OSError as error:
-            raise self._cannot(error) from None
+        self._file.write(data)
         self.bytes += len(data)
-
-    def _cannot(self, error: OSError) -> WirelagError:
-        return WirelagError(f"{self.path}: cannot write ({error.strerror}); choose another file with -o")
 
     def __enter__(self) -> Self:
         return self
@@ -71,11 +66,8 @@ class SynopsisWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._record({"end": self.records, **self.counted})
-        try:
-            self._file.close()
-        except OSError as problem:
-            raise self._cannot(problem) from None
+            self._open_files.callback(self._record, {"end": self.records, **self.counted})
+        self._open_files.__exit__(kind, error, trace)
 
 
 class SynopsisFile:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
+from wirelag.capture.whole_file import whole_file
 from wirelag.errors import WirelagError
 
 Ints = npt.NDArray[np.int64]
@@ -32,13 +33,11 @@ class CaptureWriter:
         self.path = path
         suffixes = Path(path).suffixes
         self._pcapng = ".pcapng" in suffixes[-2:]
-        self._open_files = ExitStack()
         header = _pcapng_header(snaplen, link_type) if self._pcapng else _pcap_header(snaplen, link_type)
-        try:
-            self._file = _open(path, suffixes[-1] if suffixes else "", self._open_files)
+        with ExitStack() as open_files:
+            self._file = _open(path, suffixes[-1] if suffixes else "", open_files)
             self._file.write(header)
-        except OSError as error:
-            raise self._failure(error) from error
+            self._open_files = open_files.pop_all()
 
     def write(self, time_ns: Ints, buffer: Bytes, offset: Ints, captured: Ints, wire: Ints) -> None:
         """Append frames."""
@@ -47,10 +46,7 @@ class CaptureWriter:
         if self._pcapng and len(time_ns) and time_ns.min() < 0:
             raise WirelagError(f"{self.path}: pcapng holds no times before 1970; choose a smaller clock offset")
         records = _kernels.capture_records(time_ns, buffer, offset, captured, wire, self._pcapng)
-        try:
-            self._file.write(records.data)
-        except OSError as error:
-            raise self._failure(error) from error
+        self._file.write(records.data)
 
     def __enter__(self) -> "CaptureWriter":
         """Return the writer itself."""
@@ -59,23 +55,17 @@ class CaptureWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write what is buffered and close the file."""
-        try:
-            self._file.flush()
-            self._open_files.close()
-        except OSError as failure:
-            if error is None:
-                raise self._failure(failure) from failure
-
-    def _failure(self, error: OSError) -> WirelagError:
-        return WirelagError(f"{self.path}: cannot write: {error.strerror or error}; choose another file with -o")
+        """Write what is buffered and close the file; it is removed if not all of it could be written."""
+        if kind is None:
+            self._open_files.callback(self._file.flush)  # the first to be called
+        self._open_files.__exit__(kind, error, trace)
 
 
 def _open(path: str, suffix: str, open_files: ExitStack) -> IO[bytes]:
     """Open a file for writing; `open_files` closes it, innermost first."""
     if path == "-":
         return sys.stdout.buffer
-    file: IO[bytes] = open_files.enter_context(Path(path).open("wb"))  # noqa: SIM115
+    file: IO[bytes] = open_files.enter_context(whole_file(path, "wb", "-o"))
     if suffix == ".gz":
         from isal import igzip
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from wirelag.cli.options import check_outputs, share_of
 from wirelag.cli.parser import Given, Option, UsageError
 from wirelag.cli.simulate_queue import Discipline, DrainRate, InjectionText, Limit, MostShare, Queue, refuse_others
-from wirelag.errors import WirelagError, need_polars
+from wirelag.errors import need_polars
 from wirelag.units import parse_duration_ns
 
 if TYPE_CHECKING:
@@ -201,14 +201,9 @@ def _write(captures: Iterable[tuple[Iterable[Frames], str]], paths: list[str], s
     from wirelag.capture.writer import CaptureWriter
 
     for path, (parts, said) in zip(paths, captures, strict=True):
-        try:
-            with CaptureWriter(path, snaplen) as writer:
-                for frames in parts:
-                    writer.write(frames.time_ns, frames.buffer, frames.offset, frames.captured, frames.wire)
-        except WirelagError as error:
-            if path == "-" and isinstance(error.__cause__, OSError):
-                raise error.__cause__ from None
-            raise
+        with CaptureWriter(path, snaplen) as writer:
+            for frames in parts:
+                writer.write(frames.time_ns, frames.buffer, frames.offset, frames.captured, frames.wire)
         if not quiet:
             print(f"{path}: {said}", file=sys.stderr)
 

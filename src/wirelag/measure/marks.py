@@ -1,7 +1,8 @@
 """What packets carry for `telemetry` and `marking`: traces of IOAM, loss bits of QUIC, colours that alternate.
 
 A colour counts only if it looks like one: it changes within directions of conversations (classes that differ between
-them are none), and nearly all of the time lies in runs of about the same length.
+them are none), and nearly all of the time lies in runs of about the same length, of which there are several: one long
+pause is in one run, too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from wirelag.twopoint.marking import PeriodFinder
 
 DSCP_BITS: Final = 6
-FEWEST_RUNS: Final = 6  # of a colour that alternates
+FEWEST_RUNS: Final = 6  # of about the same length, of a colour that alternates
 MOST_RUNS: Final = 10_000  # that are looked at: a bit that changes more often is no colour
 REGULAR: Final = 0.9  # the share of time in runs of about the same length
 
@@ -105,9 +106,9 @@ class MarksSeeker:
 
 
 def _regular(finder: PeriodFinder) -> int | None:
-    """The period of a colour; None if runs are of all lengths."""
+    """The period of a colour; None if runs are of all lengths, or few."""
     period, lengths = finder.period_ns, finder.lengths[1:]  # the first run began before the capture
-    if period is None or not FEWEST_RUNS <= len(lengths) < MOST_RUNS:
+    if period is None or len(lengths) >= MOST_RUNS:
         return None
-    near = sum(length for length in lengths if abs(length - period) <= period / 8)
-    return period if near >= REGULAR * sum(lengths) else None
+    near = [length for length in lengths if abs(length - period) <= period / 8]
+    return period if len(near) >= FEWEST_RUNS and sum(near) >= REGULAR * sum(lengths) else None

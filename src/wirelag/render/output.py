@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from wirelag.capture.whole_file import whole_file
 from wirelag.errors import WirelagError, need_polars, visible
 from wirelag.render.tables import BLOCKS, fit
 
@@ -142,22 +143,11 @@ def opened(path: str | None, binary: bool = False, option: str = "-o") -> Iterat
         with _gathered(sys.stdout.buffer) if binary else nullcontext(sys.stdout) as out:
             yield out
         return
-    with _whole(path, "wb" if binary else "w", option) as file, _gathered(file) if binary else nullcontext(file) as out:
+    with (
+        whole_file(path, "wb" if binary else "w", option) as file,
+        _gathered(file) if binary else nullcontext(file) as out,
+    ):
         yield out
-
-
-@contextmanager
-def _whole(path: str, mode: str, option: str) -> Iterator[IO[Any]]:
-    """A file that is written as a whole, or removed; an error names it, and the option that chose it."""
-    is_open = False
-    try:
-        with open(path, mode) as file:
-            is_open = True
-            yield file
-    except OSError as error:
-        if is_open and os.path.isfile(path):
-            os.unlink(path)
-        raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with {option}") from None
 
 
 def write_parquet(path: str, frame: pl.DataFrame, option: str) -> None:
@@ -176,5 +166,5 @@ def _gathered(out: IO[bytes]) -> Iterator[IO[bytes]]:
 
 def write_html(path: str, page: str) -> None:
     """Write a page, or say why that is not possible."""
-    with _whole(path, "wb", "--html") as file:
+    with whole_file(path, "wb", "--html") as file:
         file.write(page.encode("utf-8", "backslashreplace"))

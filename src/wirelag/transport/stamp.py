@@ -55,9 +55,18 @@ def _opened(host: str, port: int, connect: bool) -> socket.socket:
             opened.close()
             raise
     except OSError as error:
-        way_out = "; choose another address" if not connect else ""
-        raise WirelagError(f"{host} port {port}: {reason(error)}{way_out}") from None
+        raise WirelagError(f"{host} port {port}: {reason(error) if connect else _unheard(error, host, port)}") from None
     return opened
+
+
+def _unheard(error: OSError, host: str, port: int) -> str:
+    """Why a reflector cannot listen, and the way out."""
+    if isinstance(error, socket.gaierror):
+        return reason(error)
+    where = f"[{host}]" if ":" in host else host
+    if isinstance(error, PermissionError):
+        return f"ports below 1024 need root or CAP_NET_BIND_SERVICE; choose another one, such as {where}:{port + 8000}"
+    return f"cannot listen there ({error.strerror}); choose another address, or another port as {where}:PORT"
 
 
 def host_and_port(text: str) -> tuple[str, int]:
