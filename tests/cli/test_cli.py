@@ -18,6 +18,7 @@ from tests.support.simulated_captures import write_simulation
 from wirelag import cli
 from wirelag.capture.files import Capture
 from wirelag.cli import progress
+from wirelag.cli.examples import EXAMPLES
 from wirelag.sim import Scenario, simulate
 
 LIBRARIES = {"numpy", "polars", "rich", "starlette", "rustworkx", "isal", "zstandard", "pydantic"}
@@ -93,6 +94,16 @@ def test_help_opens_with_examples_that_work_and_ends_with_exit_codes(name: str) 
     judges = {"sla", "exit_code"} & {one.name for one in known.parameters}
     assert [line.split()[0] for line in codes] == ["0", "2", *(["3"] if judges else []), "70", "130"]
     assert max(map(len, lines)) <= 80
+
+
+def test_the_examples_of_cut_lead_to_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scenario = Scenario(packets=2_000, seed=6, points=2)
+    write_simulation(simulate(scenario), tmp_path / "here.pcap", tmp_path / "there.pcap")
+    cut, _, compare = (line for line, _ in EXAMPLES["cut"])
+    for point in ("here", "there"):
+        assert ".syn: 1 synopsis of " in command.wirelag(*shlex.split(cut.replace("here", point))[1:]).stdout
+    assert "mean, 95% interval" in command.wirelag(*compare.split()[1:]).stdout
 
 
 def test_help_shows_basic_options_before_those_of_experts() -> None:

@@ -70,18 +70,20 @@ def cut(
     from wirelag.measure.cut import cut_captures, reply, terms_of
     from wirelag.measure.groups import Groups
     from wirelag.measure.points import ReadOptions
-    from wirelag.units import duration_ns, offset_ns
+    from wirelag.units import duration_ns, many, offset_ns
 
     reading, ahead_ns = ReadOptions(wanted, tunnels, progress(quiet)), offset_ns(offset, "offset") if offset else 0
     if answer is not None:
         written = reply(captures, output, answer, reading, ahead_ns)
-        said = f"{written.records} replies to {written.questions} questions"
+        replies = "1 reply" if written.records == 1 else f"{written.records:,} replies"
+        said = f"{replies} to {many(written.questions, 'question')}"
     else:
         interval_ns = duration_ns(interval, "interval") if interval else None
         groups = Groups(by, GROUPS, ipv4_prefix=ipv4_prefix, ipv6_prefix=ipv6_prefix, most=most_groups)
         terms = terms_of(method, interval_ns, groups, direction, reading)
         written = cut_captures(captures, output, terms, reading, ahead_ns, force)
-        said = f"{written.records} synopses of {written.packets:,} packets"
+        synopses = "1 synopsis" if written.records == 1 else f"{written.records:,} synopses"
+        said = f"{synopses} of {many(written.packets, 'packet')}"
     for line in written.warnings:
         print(f"warning: {line}", file=sys.stderr)
     print(f"{output}: {said}, {written.bytes:,} bytes")

@@ -27,9 +27,9 @@ EXAMPLES: Final[dict[str, tuple[Example, ...]]] = {
         ("wirelag oneway here.pcap there.pcap --by destination", "which destinations wait"),
     ),
     "cut": (
-        ("wirelag cut here.pcap -o here.cut", "a few kilobytes that stand for the capture"),
-        ("wirelag cut here.pcap --estimator lda --interval 10s -o here.cut", "counters of every 10 seconds"),
-        ("wirelag oneway here.cut there.cut", "compare with the other point's file"),
+        ("wirelag cut here.pcap --direction '10.0.0.0/8>' -o here.syn", "a few kilobytes that stand for these packets"),
+        ("wirelag cut a.pcap --direction '10.0.0.0/8>' --interval 10s -o a.syn", "the same for every 10 seconds"),
+        ("wirelag oneway here.syn there.syn", "compare with the other point's file"),
     ),
     "flows": (
         ("wirelag flows behind.pcap", "every flow, by the reference packets in the capture"),
