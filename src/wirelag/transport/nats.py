@@ -68,6 +68,7 @@ _BOUND_AGAIN_S: Final = 60.0  # when it is tried again to set this limit
 _MOST_PUT_OFF: Final = 64  # messages of a second agent of a point that the broker keeps
 _PUT_OFF_S: Final = 15.0  # how long they and their agent wait for the next try
 _STORED_S: Final = 10.0  # how long an agent waits for the word that a message is stored, before it sends it again
+_NOT_STORED: Final = "is one running, and as new as this agent? upgrade collectors before agents"
 _MOST_TRIES: Final = 4  # deliveries of a message that cannot be stored, if its sender waits: then that sends it again
 _ASK_AGAIN_S: Final = 2.0  # the same for asks: the collector does not wait long for replies
 _MOST_SHOWN: Final = 200  # characters of a point's name in the log
@@ -279,7 +280,7 @@ class NatsSender:
             await _publish(self._line, subject(key.partition("-")[0], self._point), data, headers, self._address.shown)
             is_stored = await self._line.unless_lost(all_stored([word], _STORED_S))
         if is_stored is None:
-            raise Declined(f"{self._address.shown}: no collector has stored it within {_STORED_S:g} s")
+            raise Declined(f"{self._address.shown}: no collector has stored it within {_STORED_S:g} s; {_NOT_STORED}")
         if not is_stored:
             raise self._declined()
 
