@@ -27,6 +27,7 @@ from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, peek
 from wirelag.transport import Acknowledge, Address, Declined, Refused, Unreachable, pauses, reason
 from wirelag.transport.http import RUN_HEADER
+from wirelag.transport.nats_stalls import Stall
 from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
 from wirelag.transport.stored import Awaited, all_stored
@@ -139,6 +140,12 @@ class Line:
         await self.stream()
         if self._client is not None:
             await self.unless_lost(self._client.publish(where, text.encode(), headers=headers))
+
+    async def ask(self, where: str) -> None:
+        """Ask the broker itself for something, and wait for its reply, whatever it is."""
+        await self.stream()
+        if self._client is not None:
+            await self.unless_lost(self._client.request(where, timeout=_TIMEOUT_S))
 
     async def subscribe(self, where: str, heard: Callable[[Msg], Awaitable[None]]) -> asyncio.Event:
         """Hear what is said there, until the connection is lost: then the event is set."""
@@ -459,11 +466,14 @@ async def _consume(
             await line.unless_lost(context.add_consumer(stream, consumer))
             pulled = await line.unless_lost(context.pull_subscribe_bind(name, stream))
             complain(None)
+            stall = Stall(line, stream, name) if stream == STREAM else None  # an agent may not look
             while True:
                 if hold is not None:
                     await hold(context)
                 message = await line.unless_lost(_next(pulled))
                 tries = pauses()
+                if stall is not None:
+                    await stall.watch(message is not None)
                 if message is not None:
                     yield message
         except Unreachable as error:
