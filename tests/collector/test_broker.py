@@ -11,7 +11,8 @@ from pathlib import Path
 
 import nats
 import pytest
-from nats.js.api import DiscardPolicy, StreamConfig
+from nats.aio.msg import Msg
+from nats.js.api import ConsumerConfig, DiscardPolicy, StreamConfig
 
 from tests.support import needs, transport_peers
 from tests.support.agent_messages import SECOND_NS, pair
@@ -23,7 +24,8 @@ from tests.support.waiting import PATIENCE_S, until
 from wirelag.estimators.lda import Lda
 from wirelag.protocol.messages import encode, peek
 from wirelag.transport import Address, Declined, sender
-from wirelag.transport.nats import NatsInbox
+from wirelag.transport.nats import Line, NatsInbox
+from wirelag.transport.nats_stalls import Stall
 
 
 @pytest.fixture
@@ -80,7 +82,7 @@ def test_an_agent_keeps_what_the_collector_does_not_know(
         newer = bytearray(encode(first))
         newer[4] += 1
         await asyncio.gather(*(send_patiently(way, encode(message), message.key) for message in others))
-        with pytest.raises(Declined, match="no collector has stored it within 1 s"):
+        with pytest.raises(Declined, match=r"within 1 s; is one running, .* upgrade collectors before agents$"):
             await way.send(bytes(newer), first.key)
         assert counted()["synopsis"] == 3
         await way.close()
@@ -91,6 +93,39 @@ def test_an_agent_keeps_what_the_collector_does_not_know(
     assert running.log.count("its sender keeps it until this wirelag is upgraded") == 1
     said = wirelag("collect", "--check", "--nats", broker, "--listen", "127.0.0.1:0", "--store", tmp_path / "new.db")
     assert "one copy (1 of 3 replicas): what it loses, agents send again" in said.stdout
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_a_consumer_that_does_not_see_its_messages_gets_another_leader(
+    unseen: bool, broker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only then. This stream keeps what was read, so a consumer knows of less than the stream has: as if behind."""
+    monkeypatch.setattr("wirelag.transport.nats_stalls.SILENT_S", 0.0)
+    asked: list[str] = []
+
+    async def heard(message: Msg) -> None:
+        asked.append(message.subject)
+
+    async def work() -> None:
+        line = Line(Address(broker), "A")
+        context = await line.stream()
+        await context.add_stream(StreamConfig(name="S", subjects=["some.>"]))
+        await context.add_consumer("S", ConsumerConfig(durable_name="c", filter_subject="some.3.*"))
+        for subject in ("some.3.a", "some.4.a"):
+            await context.publish(subject, b"message")
+        if unseen:
+            pulled = await context.pull_subscribe_bind("c", "S")
+            await (await pulled.fetch(1))[0].ack_sync()
+        await line.subscribe("$JS.API.CONSUMER.LEADER.>", heard)
+        stall = Stall(line, "S", "c")
+        await stall.watch(True)
+        assert asked == []
+        await stall.watch(False)
+        await line.close()
+
+    asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
+    assert asked == ["$JS.API.CONSUMER.LEADER.STEPDOWN.S.c"] * unseen
+    assert capsys.readouterr().err.count("consumer c of stream S: its broker has lost sight") == unseen
 
 
 def test_the_check_asks_the_broker_for_room(tmp_path: Path) -> None:

@@ -111,6 +111,17 @@ def test_a_sum_of_a_block_is_the_sum_of_its_rows() -> None:
         assert plain(made.sum(first, end)) == plain(Tally.of_parts(tallies[first:end]))
 
 
+@pytest.mark.parametrize("most", [1, 4, 99])
+def test_a_part_of_a_block_has_the_rows_of_its_time(most: int) -> None:
+    rows = [(3 * i, i % 4, tally(i)) for i in range(8)]
+    made = Block.of(rows)
+    for begin, end in ((0, 24), (0, 22), (-5, 1), (1, 3), (4, 16), (21, 99), (22, 99), (9, 9), (15, 6)):
+        found = made.within((begin, end), most)
+        wanted = [row for row in rows if begin <= row[0] < end][-most:]
+        assert [(*row[:2], plain(row[2])) for row in found.rows()] == [(*row[:2], plain(row[2])) for row in wanted]
+        assert plain(found.sum(0, len(found))) == plain(Tally.of_parts([row[2] for row in wanted]))
+
+
 def test_packing_changes_nothing_that_is_read(store: AnyStore) -> None:
     fill(store)
     before = given_by(store)

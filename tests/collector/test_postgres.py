@@ -3,6 +3,7 @@
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -215,6 +216,15 @@ def test_several_collectors_bring_a_database_up_to_date_once(
 
 
 # ---- what an operator sees ----
+
+
+def test_its_size_is_known_from_the_start(server: postgres.Server) -> None:
+    """The status and the metrics never say 0 bytes of a database that has results."""
+    url = server.database()
+    for _ in range(2):
+        with closing(PostgresStore(url)) as store:
+            assert store.file_bytes == store.used_bytes > 10_000
+            put(store, 0)
 
 
 def test_a_database_that_is_not_there_is_one_line(server: postgres.Server, tmp_path: Path) -> None:

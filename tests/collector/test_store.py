@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -320,6 +321,31 @@ def test_kill_9_loses_nothing_that_was_committed(kind: str, place: str, reopen: 
         assert len(numbers) >= promised + 1
         assert 2 <= len(list(store.messages_since(0))) <= 3
         store.close()
+
+
+def test_a_backup_of_the_file_is_restored_whole(tool: Callable[[str], str], tmp_path: Path) -> None:
+    """As docs/reference/operations.md says: a copy while it runs, which replaces a file that is no good any more."""
+    path, copy = tmp_path / "results.db", tmp_path / "copy.db"
+    with closing(SqliteStore(str(path))) as store:
+        fill(store, range(630))
+        store.begin()
+        store.sum_up(START_NS + DAY_NS)
+        store.commit()
+        store.prune(START_NS + DAY_NS)  # packs
+        fill(store, range(630, 640))
+        subprocess.run([tool("sqlite3"), path, f".backup {copy}"], check=True)
+        lengths_ns = store.lengths_ns("A>B", None)
+        there = [[row.to_json() for row in store.rows("A>B", None, one, ALL_TIMES, 9999)] for one in lengths_ns]
+        fill(store, range(640, 650))  # after the backup
+    path.write_bytes(b"no good any more" * 999)
+    copy.replace(path)
+    with closing(SqliteStore(str(path))) as restored:
+        assert there == [
+            [row.to_json() for row in restored.rows("A>B", None, one, ALL_TIMES, 9999)] for one in lengths_ns
+        ]
+        assert [len(rows) for rows in there] == [640, 11, 1]
+        fill(restored, range(640, 650))  # it goes on
+        assert len(restored.rows("A>B", None, SECOND_NS, ALL_TIMES, 9999)) == 650
 
 
 # ---- invalid files ----

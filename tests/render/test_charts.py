@@ -63,6 +63,10 @@ HEAT: dict[str, Any] = {
         }
     ],
 }  # fmt: skip
+OVERLAPPING = """[...document.querySelectorAll('.plot')].flatMap(svg => {
+const boxes = [...svg.querySelectorAll('.tick')].map(text => [text.textContent, text.getBoundingClientRect()]);
+return boxes.filter(([, a], i) => boxes.some(([, b], j) => j > i && a.left < b.right && b.left < a.right &&
+a.top + 4 < b.bottom && b.top + 4 < a.bottom)).map(([text]) => text)})"""
 FIGURES = {"lines": LINES, "bars": BARS, "heat": HEAT}
 
 
@@ -344,15 +348,24 @@ def test_every_text_has_room(browser: Browser, width: int) -> None:
         .map(text => text.textContent)})"""
     )
     assert outside == []
-    overlapping = browser.ask(
-        """[...document.querySelectorAll('.plot')].flatMap(svg => {const boxes = [...svg.querySelectorAll('.tick')]
-        .map(text => text.getBoundingClientRect()); return boxes.filter((a, i) => boxes.some((b, j) => j > i &&
-        a.left < b.right && b.left < a.right && a.top + 4 < b.bottom && b.top + 4 < a.bottom))}).length"""
-    )
-    assert overlapping == 0
+    assert browser.ask(OVERLAPPING) == []
     assert browser.ask("document.documentElement.scrollWidth") <= width
     wide = browser.ask("(c => c.wide)(document.getElementById('bars').chart)")
     assert wide > width / 3  # names leave room for the bars
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.5, 3, 4.2, 9, 45])
+def test_times_at_the_edge_have_room(browser: Browser, seconds: float) -> None:
+    """Whatever lies at the right edge, where a text is moved inwards; midnight, where each day is named, too."""
+    overlapping = browser.ask(
+        f"""(chart => {{const found = new Set(), {{wide}} = chart;
+        for (let end = {NOON}; end < {NOON} + 2e3; end += 130) {{
+        for (const high of [end, end + 12 * HOUR]) {{ chart.zoom.x = [high - {seconds} * 1e3, high]; render(chart);
+        for (const text of {OVERLAPPING}) found.add(text); }} }} return [wide > 500, ...found]}})
+        (document.getElementById('lines').chart)"""
+    )
+    assert overlapping == [True]
+    assert browser.ask("document.querySelectorAll('#lines .tick').length") > 6
 
 
 def test_dark_mode_and_print_change_colours_without_a_script(browser: Browser) -> None:

@@ -6,6 +6,7 @@ those of tally.py: of the same rows, they are equal.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -113,8 +114,21 @@ class Block:
 
     def within(self, times_ns: tuple[int, int], most: int) -> Block:
         """Rows that begin within these times; the latest, if there are too many."""
-        places = [place for place, start_ns in enumerate(self.starts_ns) if times_ns[0] <= start_ns < times_ns[1]]
-        return self if len(places) == len(self) <= most else self.take(places[-most:])
+        begin, end = (bisect_left(self.starts_ns, time_ns) for time_ns in times_ns)
+        begin = max(begin, end - most)
+        if begin >= end:
+            return Block.joined([])
+        if end - begin == len(self):
+            return self
+        bins = slice(self._place(begin).start, self.ends[end - 1])
+        return Block(
+            self.starts_ns[begin:end],
+            self.ranks[begin:end],
+            {name: values[begin:end] for name, values in self.columns.items()},
+            [one - bins.start for one in self.ends[begin:end]],
+            self.bins[bins],
+            self.weights[bins],
+        )
 
     def tally(self, place: int) -> Tally:
         """The result in a row."""

@@ -99,6 +99,7 @@ class PostgresStore(PostgresReader):
             self.connect()
             self._prune_base = connected(url, self.session)
             self._forget_series()
+            self._size_up()
         except self.errors as error:
             raise StoreUnavailable(f"{self.path}: cannot open it now ({plain(error)}); still trying") from None
 
@@ -423,8 +424,11 @@ class PostgresStore(PostgresReader):
                     self.failed(f"a sum of series {series}", error)
             done += len(stale)
         if time.monotonic() - self._sized_s > _SIZE_S:
-            self._sized_s, self._bytes = time.monotonic(), used_bytes(self._base)
+            self._size_up()
         return done
+
+    def _size_up(self) -> None:
+        self._sized_s, self._bytes = time.monotonic(), used_bytes(self._base)
 
     def _sum(self, length_ns: int, start_ns: int, series: int) -> None:
         parts, within = "singles" if length_ns == MINUTE_NS else "minutes", (start_ns, start_ns + length_ns)

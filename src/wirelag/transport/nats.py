@@ -27,6 +27,7 @@ from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, peek
 from wirelag.transport import Acknowledge, Address, Declined, Refused, Unreachable, pauses, reason
 from wirelag.transport.http import RUN_HEADER
+from wirelag.transport.nats_stalls import Stall
 from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
 from wirelag.transport.stored import Awaited, all_stored
@@ -68,6 +69,7 @@ _BOUND_AGAIN_S: Final = 60.0  # when it is tried again to set this limit
 _MOST_PUT_OFF: Final = 64  # messages of a second agent of a point that the broker keeps
 _PUT_OFF_S: Final = 15.0  # how long they and their agent wait for the next try
 _STORED_S: Final = 10.0  # how long an agent waits for the word that a message is stored, before it sends it again
+_NOT_STORED: Final = "is one running, and as new as this agent? upgrade collectors before agents"
 _MOST_TRIES: Final = 4  # deliveries of a message that cannot be stored, if its sender waits: then that sends it again
 _ASK_AGAIN_S: Final = 2.0  # the same for asks: the collector does not wait long for replies
 _MOST_SHOWN: Final = 200  # characters of a point's name in the log
@@ -138,6 +140,12 @@ class Line:
         await self.stream()
         if self._client is not None:
             await self.unless_lost(self._client.publish(where, text.encode(), headers=headers))
+
+    async def ask(self, where: str) -> None:
+        """Ask the broker itself for something, and wait for its reply, whatever it is."""
+        await self.stream()
+        if self._client is not None:
+            await self.unless_lost(self._client.request(where, timeout=_TIMEOUT_S))
 
     async def subscribe(self, where: str, heard: Callable[[Msg], Awaitable[None]]) -> asyncio.Event:
         """Hear what is said there, until the connection is lost: then the event is set."""
@@ -279,7 +287,7 @@ class NatsSender:
             await _publish(self._line, subject(key.partition("-")[0], self._point), data, headers, self._address.shown)
             is_stored = await self._line.unless_lost(all_stored([word], _STORED_S))
         if is_stored is None:
-            raise Declined(f"{self._address.shown}: no collector has stored it within {_STORED_S:g} s")
+            raise Declined(f"{self._address.shown}: no collector has stored it within {_STORED_S:g} s; {_NOT_STORED}")
         if not is_stored:
             raise self._declined()
 
@@ -458,11 +466,14 @@ async def _consume(
             await line.unless_lost(context.add_consumer(stream, consumer))
             pulled = await line.unless_lost(context.pull_subscribe_bind(name, stream))
             complain(None)
+            stall = Stall(line, stream, name) if stream == STREAM else None  # an agent may not look
             while True:
                 if hold is not None:
                     await hold(context)
                 message = await line.unless_lost(_next(pulled))
                 tries = pauses()
+                if stall is not None:
+                    await stall.watch(message is not None)
                 if message is not None:
                     yield message
         except Unreachable as error:

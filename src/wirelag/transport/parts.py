@@ -36,6 +36,7 @@ from wirelag.transport.nats import (
     subject,
     token,
 )
+from wirelag.transport.nats_stalls import Stall
 from wirelag.transport.nats_streams import ASKED, ASKS, HEADERS, MESSAGES, TELL_HEADER, ensure
 from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
@@ -193,8 +194,11 @@ class Parts:
             try:
                 context = await self.line.stream()
                 pulled = await self.line.unless_lost(context.pull_subscribe_bind(name, STREAM))
+                stall = Stall(self.line, STREAM, name)
                 while True:
-                    for message in await self.line.unless_lost(_fetched(pulled)):
+                    came = await self.line.unless_lost(_fetched(pulled))
+                    await stall.watch(bool(came))
+                    for message in came:
                         who = (message.headers or {}).get(RUN_HEADER)
                         await self._came.put((message.data, _acknowledger(message, who)))
                     tries = pauses()

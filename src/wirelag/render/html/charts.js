@@ -113,10 +113,18 @@ function placePanels(chart, width, height, size) {
 
 function drawFoot({x, left, wide, data}, width, height, foot, size) {
   const middle = {"text-anchor": "middle"}, under = height - foot;
-  const made = x.marks.flatMap(mark => [mark.text, mark.below || ""].map((text, line) => {
-    const half = widthOf(text, size) / 2, at = Math.max(half, Math.min(width - half, left + x.at(mark.value)));
-    return shape("text", {class: "tick", x: at, y: under + 17 + 16 * line, ...middle}, text);
-  })).filter(text => text.textContent);
+  const made = [], ends = [-Infinity, -Infinity];  // of the texts so far, of times and of days
+  for (const mark of x.marks) {
+    const texts = [mark.text, mark.below || ""].map((text, line) => {
+      const half = widthOf(text, size) / 2, at = Math.max(half, Math.min(width - half, left + x.at(mark.value)));
+      return {text, line, half, at};
+    }).filter(({text}) => text);
+    if (texts.some(({line, half, at}) => at - half < ends[line] + 6)) continue;  // moved inwards, it has no room
+    for (const {text, line, half, at} of texts) {
+      ends[line] = at + half;
+      made.push(shape("text", {class: "tick", x: at, y: under + 17 + 16 * line, ...middle}, text));
+    }
+  }
   if (data.x.title) made.push(shape("text", {class: "title", x: left + wide / 2, y: height - 6, ...middle}, data.x.title));
   return made;
 }
