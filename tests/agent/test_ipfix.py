@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import ipfix
-from tests.support.command import wirelag
+from tests.support.command import as_process
 from tests.support.frame_captures import write
 from tests.support.ipfix_programs import ABSENT, collected, dumped, milliseconds
 from tests.support.ports import free_port
@@ -48,7 +48,7 @@ def agent_of(folder: Path, estimator: str, more: str = "") -> tuple[list[Message
         port = inbox.getsockname()[1]
         words = {"folder": folder, "estimator": estimator, "more": more, "port": port, "nowhere": free_port()}
         (folder / "agent.toml").write_text(SETTINGS.format(**words))
-        wirelag("agent", folder / "agent.toml")
+        as_process("agent", folder / "agent.toml")
         inbox.setblocking(False)
         datagrams = []
         while True:

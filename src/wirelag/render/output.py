@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from wirelag.capture.whole_file import whole_file
 from wirelag.errors import WirelagError, need_polars, visible
 from wirelag.render.tables import BLOCKS, fit
 
@@ -143,6 +142,8 @@ def opened(path: str | None, binary: bool = False, option: str = "-o") -> Iterat
         with _gathered(sys.stdout.buffer) if binary else nullcontext(sys.stdout) as out:
             yield out
         return
+    from wirelag.capture.whole_file import whole_file
+
     with (
         whole_file(path, "wb" if binary else "w", option) as file,
         _gathered(file) if binary else nullcontext(file) as out,
@@ -166,5 +167,7 @@ def _gathered(out: IO[bytes]) -> Iterator[IO[bytes]]:
 
 def write_html(path: str, page: str) -> None:
     """Write a page, or say why that is not possible."""
+    from wirelag.capture.whole_file import whole_file
+
     with whole_file(path, "wb", "--html") as file:
         file.write(page.encode("utf-8", "backslashreplace"))
