@@ -232,6 +232,11 @@ def test_the_debian_package_in_a_clean_root(dist: Path, tmp_path: Path) -> None:
         assert root.run("find / -xdev -iname '*wirelag*'") == "", "nothing is left"
 
 
+def _rounded(report: str) -> object:
+    """To 12 digits: sums and powers of numpy for another processor may differ in the last bit."""
+    return json.loads(report, parse_float=lambda one: float(f"{float(one):.12g}"))
+
+
 @pytest.mark.acceptance
 @pytest.mark.skipif(bool(needs.absent("mmdebstrap")), reason=needs.program("mmdebstrap"))
 @pytest.mark.skipif(os.geteuid() != 0, reason=needs.ROOT)
@@ -250,5 +255,5 @@ def test_a_wheel_for_aarch64_gives_the_same_figures(dist: Path, tmp_path: Path) 
         shutil.copy(ROOT / "docs/guides/data/web.pcap.gz", root.path / "web.pcap.gz")
         shutil.copy(ROOT / "docs/guides/data/web.pcap.gz", tmp_path / "web.pcap.gz")
         for question in ("rtt", "response"):
-            here = wirelag(question, "web.pcap.gz", "--format", "json", cwd=tmp_path).stdout
-            assert root.wirelag(question, "web.pcap.gz", "--format", "json") == here
+            words = (question, "web.pcap.gz", "--format", "json")
+            assert _rounded(root.wirelag(*words)) == _rounded(wirelag(*words, cwd=tmp_path).stdout)
