@@ -2,6 +2,7 @@
 
 import random
 import socket
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -135,7 +136,7 @@ def test_loss_is_told_by_direction(seed: int) -> None:
             assert one.losses[ROUND_TRIP].lost == there + back
             assert one.crossings[None].received == 50 - loss.lost
     arrived = len(network.there)
-    assert abs(told["A>R"] - (session.sent - arrived)) <= 3  # after the last reply nobody knows
+    assert abs(told["A>R"] - (session.sent - arrived)) <= 3  # requests after the last reply may be lost either way
     assert sum(told.values()) == session.sent - len(network.back)
 
 
@@ -230,6 +231,17 @@ def test_two_way_times_bound_the_clocks_of_agents(
     plain = Message("synopsis", "B", "A>B", Interval(0, SECOND_NS), terms)
     assert compared(stated, [ahead_of(one) for one in (replace(plain, records=(record,)), plain)]) == expected
     assert compared(stated, [ahead_of(plain)]) == stated
+
+
+def test_a_late_request_is_not_made_up_for(tmp_path: Path) -> None:
+    """The next one is due a whole pause after it, however late it was. It was due at once."""
+    asking = Asking(config_of(SETTINGS.format("1s", "R", "10s", ""), tmp_path), print, lambda: MINE)
+    (one,) = asking._all
+    now_s = time.monotonic()
+    one.due = now_s - 25.0
+    one.ask(UNSYNCHRONISED_PTP)
+    assert one.due >= now_s + 10.0
+    asking.close()
 
 
 def test_a_reflector_beside_an_agent_bounds_its_clock(tmp_path: Path) -> None:

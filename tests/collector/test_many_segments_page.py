@@ -63,7 +63,7 @@ def test_a_slow_segment_of_a_thousand_is_the_first_row(browser: Browser, tmp_pat
         assert browser.ask("at('by').value") == "pair"
 
         browser.open("about:blank")
-        browser.open(f"{running.url}/?from=9e99&to=1&range=-5&rows=1e9&sort=nothing&page=x")  # as nobody should
+        browser.open(f"{running.url}/?from=9e99&to=1&range=-5&rows=1e9&sort=nothing&page=x")  # typed by hand, and wrong
         browser.until("document.body.dataset.ready === 'yes'")
         assert browser.ask(ROWS) == shown
         assert "Worst first: 1 to 25 of 1,000 segments" in browser.ask("at('pages').innerText")

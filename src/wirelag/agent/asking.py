@@ -38,11 +38,11 @@ class _Asked:
         self.due = time.monotonic()
         self.told = 0  # contradictions
 
-    def ask(self, now: float, estimate: int) -> None:
-        """Send a request."""
+    def ask(self, estimate: int) -> None:
+        """Send a request; the next one is due a whole pause later, however late this one was."""
         sent_ns = time.time_ns()
         self.asker.send(self.session.ask(sent_ns), sent_ns, estimate)
-        self.due = max(self.due + self._every_s, now)
+        self.due = time.monotonic() + self._every_s
 
 
 class Asking:
@@ -105,7 +105,7 @@ class Asking:
             estimate = error_estimate(clock.error_ns) if clock.synchronised else UNSYNCHRONISED_PTP
             for one in self._all:
                 if one.due <= now:
-                    one.ask(now, estimate)
+                    one.ask(estimate)
             left_s = max(0.0, min(LONGEST_S, min(one.due for one in self._all) - time.monotonic()))
             sockets = [each for one in self._all for each in one.asker.sockets()]
             if sockets:

@@ -98,7 +98,7 @@ class Session:
         asked.stated_ns = None if stated_ns is None or asked.stated_ns is None else max(asked.stated_ns, stated_ns)
 
     def settled(self, now_ns: int, clock: ClockReading) -> list[Message]:
-        """Messages about intervals for whose replies nobody waits any more."""
+        """Messages about intervals whose time for replies is over."""
         found: list[Message] = []
         for place in sorted(self._asked):
             if now_ns < (place + 1) * self._length_ns + WAIT_NS:

@@ -19,13 +19,12 @@ different sizes make a level look like noise, so delays that came together are t
 Law of ratios: the mean wait of a queue is inverse to its drift towards the floor, so the part of a mean above the floor
 is compared as a ratio. Such a mean varies by sqrt(2 / returns) of itself (reflected Brownian motion; slow_levels.py),
 and that error is the smaller, the shorter the waits were that a recording shows. With e as the half-width, by the part
-above the floor, both ends miss equally often if they are 1 / (1 + e / sqrt(1 + 0.9 e)) and 1 / (1 - e) times that part:
-quantiles of 6,000 such queues, simulated with 1 to 130 returns, within 7%. A recording that missed long waits shows too
-small an error as well, so the upper end is exp(e + 2.5 e^2) instead, at most 3.5. Where returns tell more than cosines
-it is 1 / (1 - e) with the e that they give; this grows no further below 4 returns, nor beyond 4. All of this holds for
-the part of the variance that is not chance of single delays, and for delays as skewed as waits; a level that is above
-its middle as often as below has an interval of equal halves. Chance of independent delays moves both ends upwards by
-their skewness (N. Johnson 1978, P. Hall 1992).
+above the floor, both ends miss equally often if they are 1 / (1 + e / sqrt(1 + 0.9 e)) and 1 / (1 - e) times that part.
+A recording that missed long waits shows too small an error as well, so the upper end is exp(e + 2.5 e^2) instead, at
+most 3.5. Where returns tell more than cosines it is 1 / (1 - e) with the e that they give; this grows no further below
+4 returns, nor beyond 4. All of this holds for the part of the variance that is not chance of single delays, and for
+delays as skewed as waits; a level that is above its middle as often as below has an interval of equal halves. Chance of
+independent delays moves both ends upwards by their skewness (N. Johnson 1978, P. Hall 1992).
 
 Law of calm: a busy queue is calm for a hundred packets now and then. Of n delays that follow each other, and are as
 skewed as waits or stay alike for 32 delays or longer, returns count for 1 / (1 + 150 / n)^2 of what they seem, and
@@ -65,7 +64,7 @@ STRETCHES: Final = 2.0  # independent stretches that give an interval
 OF_A_ROW: Final = 4.0  # the same, for a part of a whole
 RETURNS: Final = 1.5  # of a queue to its floor that give an interval
 CALM: Final = 150.0  # delays of a busy queue that may all be of a calm time
-LONG_ALIKE: Final = 32.0  # delays of one stretch: so many may be of a busy queue, skewed or not
+LONG_ALIKE: Final = 32.0  # delays that stay alike: from so many on they may be waits, even if they are not skewed
 FOLLOW: Final = 0.15  # correlation of neighbours from which on delays may wait for each other
 MANY: Final = 1024  # delays, among which it does not matter that some came together
 COSINES: Final = (3, 16)  # the fewest and the most

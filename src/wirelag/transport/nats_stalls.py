@@ -36,7 +36,7 @@ class Stall:
         self._since_s = time.monotonic()
 
     async def _is_stalled(self) -> bool:
-        """Whether the stream has more messages for it than it knows, and nobody has read any meanwhile."""
+        """Whether the stream holds messages for it that it does not see, and none was read during the check."""
         context = await self._line.stream()
         before = await self._line.unless_lost(context.consumer_info(self._stream, self._name))
         only = before.config.filter_subject or ">"
