@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.support.pings import write_pings
 
 FIGURES = {"mean": "mean", "0.5": "p50", "0.9": "p90", "0.99": "p99"}
-# Packets, and captures of each: with fewer than 32 delays there is never an interval.
+# Packets, and captures of each: with fewer than 64 delays there is never an interval.
 CAPTURES = {10: 3, 30: 3, 100: 100, 300: 100, 1_000: 100, 3_000: 100, 10_000: 80, 30_000: 40, 100_000: 20}
 QUICK = {100: 8, 1_000: 8}
 SUMS = {1_000: 12, 10_000: 4}  # of lda, rda and finecomb, by the command: they differ from join in the mean alone

@@ -64,7 +64,7 @@ def test_the_same_round_trips_have_the_same_intervals_by_any_grouping_and_filter
     for by in ("server", "client", "subnet", "port", "flow"):
         for entry in wirelag.rtt(capture, by=by, leg=leg, charts=False).groups:
             report = entry.report
-            if report.samples >= 32:
+            if report.samples >= 64:
                 found.setdefault((report.samples, report.mean, report.max), []).append(report.ci95)
     several = [intervals for intervals in found.values() if len(intervals) > 1]
     assert len(several) >= 2

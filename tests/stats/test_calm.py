@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.queues import waits
-from wirelag.stats.over_time import over_time
+from wirelag.stats.over_time import FEWEST_DELAYS, over_time
 from wirelag.stats.sla import Mean, Sla
 from wirelag.stats.time_slots import TimeSlots
 from wirelag.synopses.crossing import Crossing
@@ -21,7 +21,7 @@ def sample(delays: Floats) -> DelaySample:
     return DelaySample.of(np.arange(len(delays)), np.round(delays * 1e6).astype(np.int64), 1)
 
 
-@pytest.mark.parametrize("count", [33, 100])
+@pytest.mark.parametrize("count", [FEWEST_DELAYS, 100])
 @pytest.mark.parametrize("law", [
     lambda rng, count: rng.exponential(1.0, count),
     lambda rng, count: rng.lognormal(0.0, 1.2, count),

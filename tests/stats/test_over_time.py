@@ -212,7 +212,7 @@ def test_independent_delays_have_about_the_usual_interval(count: int) -> None:
     assert hits / len(widths) >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / 200)
 
 
-@pytest.mark.parametrize("count", [60, 150])
+@pytest.mark.parametrize("count", [FEWEST_DELAYS, 150])
 def test_independent_skewed_delays_are_not_taken_for_a_calm_queue(count: int) -> None:
     """The interval is hardly wider than chance makes it."""
     rng = np.random.default_rng(4)
@@ -261,7 +261,7 @@ def test_both_ends_of_a_queue_miss_equally_often(returns: float) -> None:
 
 def test_why_there_is_no_interval() -> None:
     few = sample(np.arange(FEWEST_DELAYS - 1.0))
-    assert few.why_no_interval() == "fewer than 32 delays do not show how they vary over time"
+    assert few.why_no_interval() == "fewer than 64 delays do not show how they vary over time"
     rising = sample(np.arange(1000.0))
     assert "change too slowly" in (rising.why_no_interval() or "")
     assert rising.quantiles_ns([0.5])[0][1] is None

@@ -57,11 +57,11 @@ def test_connections_beyond_the_limit_are_an_even_sample() -> None:
 
 def test_a_group_whose_connections_are_left_out_has_no_interval() -> None:
     keys = np.random.default_rng(5).integers(0, 2**64, 64, np.uint64)
-    place, kept, delays = np.repeat(np.arange(64), 40), Connections(most=300), Distribution()
+    place, kept, delays = np.repeat(np.arange(64), 80), Connections(most=300), Distribution()
     batch = PacketBatch({"time_ns": np.arange(len(place)) * 10**6, "flow_key": keys[place]})
-    legs, delays_ns = np.zeros(len(place), np.uint8), 10**6 + np.arange(len(place)) % 40 * 997
+    legs, delays_ns = np.zeros(len(place), np.uint8), 10**6 + np.arange(len(place)) % 80 * 997
     kept.add(batch, SampleBatch(np.arange(len(place)), delays_ns, legs, ("tcp",), legs, None, keys[place]))
-    delays.add(delays_ns[:40])
+    delays.add(delays_ns[:80])
     without = []
     for key in keys.tolist():
         delays.certainty = Certainty(delays, partial(kept.sources, key, 0, delays))
@@ -72,7 +72,7 @@ def test_a_group_whose_connections_are_left_out_has_no_interval() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_sums_equal_those_of_the_plain_twin(seed: int) -> None:
-    """With and without groups and weights; in one piece, in parts that are merged, and with groups that leave."""
+    """With and without groups and weights; merged from parts; with groups that leave; looked at before or not."""
     rng = np.random.default_rng(seed)
     most = int(rng.choice([40, 300, 5_000]))
     wholes, plain = (Connections(most), Connections(most)), (PlainConnections(most), PlainConnections(most))
@@ -95,7 +95,8 @@ def test_sums_equal_those_of_the_plain_twin(seed: int) -> None:
                 int(delays_ns[place]),
                 1 if weights is None else int(weights[place]),
             )
-        assert wholes[step % 2].rows().tolist() == plain[step % 2].rows()
+        if seed % 4 < 2:
+            assert wholes[step % 2].rows().tolist() == plain[step % 2].rows()
     wholes[0].merge(wholes[1])
     plain[0].merge(plain[1])
     assert wholes[0].rows().tolist() == plain[0].rows()

@@ -4,7 +4,7 @@ Guarantee, by simulation of recordings of 10 to 100,000 packets (experiments/cov
 experiments/README.md): of the intervals that are given, 93% to 97% hold the truth, the value over a very long time, for
 queues with 55% to 95% load, and pooled over paths that change, heavy tails and independent delays. Not for every size:
 of fewer than 100 delays of a busy queue few have an interval, and of these more miss. Where a recording is too short
-there is none: fewer than 32 delays, or a level that is likelier than one in three to change so slowly that there are
+there is none: fewer than 64 delays, or a level that is likelier than one in three to change so slowly that there are
 fewer than two independent stretches, or to be that of a queue which hardly returned to its floor (slow_levels.py). What
 a recording does not show cannot be told: one that is shorter than its level lasts may look steady. Memory: none.
 
@@ -59,7 +59,7 @@ from wirelag.stats.slow_levels import SLOWEST, slowness
 
 BATCHES: Final = 128  # that an error is learned from
 FEWEST: Final = 4  # batches that give any error
-FEWEST_DELAYS: Final = 32  # that give an interval
+FEWEST_DELAYS: Final = 64  # that give an interval
 STRETCHES: Final = 2.0  # independent stretches that give an interval
 OF_A_ROW: Final = 4.0  # the same, for a part of a whole
 RETURNS: Final = 1.5  # of a queue to its floor that give an interval
@@ -127,7 +127,7 @@ class OverTime(NamedTuple):
 
 def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
     """How sum(sums) / sum(counts) varies, for parts in order of time that hold `samples` delays; None: too few."""
-    held = counts > 0
+    held = np.flatnonzero(counts > 0)
     parts, weights = np.asarray(sums[held], np.float64), np.asarray(counts[held], np.float64)
     if len(parts) < FEWEST:
         return None
@@ -142,15 +142,14 @@ def _over_batches(totals: Floats, sizes: Floats, samples: int) -> OverTime:
     """The same for batches of about the same size, none of which is empty."""
     whole = float(sizes.sum())
     apart = totals - sizes * (totals.sum() / whole)
-    batches = len(apart)
-    if float(apart @ apart) <= 0:
+    batches, squares = len(apart), float(apart @ apart)
+    if squares <= 0:
         return OverTime((0.0, batches - 1.0), math.inf)
     powers = _cosines(apart, SLOWEST)
     means = apart / sizes
-    # Not np.quantile, which loads masked arrays.
-    reach = -float(np.interp(LOWEST * (batches - 1), np.arange(batches), np.sort(means)))
-    skewness = float((means**3).mean() / (means**2).mean() ** 1.5)
-    follow = _follow(apart)
+    reach = -_low_end(means)
+    skewness = float((means**3).sum() / batches / ((means**2).sum() / batches) ** 1.5)
+    follow = _follow(apart, squares)
     found, freedom = slowness(powers, batches, reach * whole / batches), float(len(powers))
     error = found.half / half95(freedom) / whole, freedom
     alike = min(max(2 * skewness / SKEWED, 0.0), 1.0)  # batches of noise are not skewed, whatever delays are
@@ -161,9 +160,16 @@ def _over_batches(totals: Floats, sizes: Floats, samples: int) -> OverTime:
     return OverTime(error, found.stretches, found.level / whole**2, returns, higher)
 
 
-def _follow(apart: Floats) -> float:
+def _low_end(means: Floats) -> float:
+    """The mean below which a share of `LOWEST` lies. Not np.quantile, which loads masked arrays."""
+    place = LOWEST * (len(means) - 1)
+    low, high = np.sort(means)[int(place) : int(place) + 2].tolist()
+    return float((high - low) * (place - int(place)) + low)
+
+
+def _follow(apart: Floats, squares: float) -> float:
     """How far batches follow each other, from 0, no more than by chance, to 1."""
-    correlation = float(apart[1:] @ apart[:-1]) / float(apart @ apart) - 0.5 / math.sqrt(len(apart))
+    correlation = float(apart[1:] @ apart[:-1]) / squares - 0.5 / math.sqrt(len(apart))
     return min(max(correlation / FOLLOW, 0.0), 1.0)
 
 
