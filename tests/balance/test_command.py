@@ -196,14 +196,23 @@ def test_sighup_reads_the_file_again_and_sigterm_ends_it(config: Path) -> None:
 def test_weights_go_to_a_command_as_json(config: Path, tmp_path: Path) -> None:
     out = tmp_path / "weights.jsonl"
     command = f"sh -c 'cat >> {out}; echo $WIRELAG_SERVICE $WIRELAG_PORT $WIRELAG_PROTOCOL >> {out}'"
-    wirelag("balance", "--config", config, "--apply", command, "-r", CAPTURE, "--speed", "16x", "--format", "jsonl")
+    done = wirelag(
+        "balance", "--config", config, "--apply", command, "-r", CAPTURE, "--speed", "16x", "--format", "jsonl"
+    )
     lines = out.read_text(encoding="utf-8").splitlines()
     assert lines[1] == "192.0.2.10 80 tcp"
     said = [json.loads(line)["backends"] for line in lines[::2]]
     assert said[0] == [
         {"name": f"web{i}", "address": f"10.0.0.{10 + i}", "share": 0.25, "weight": 250} for i in range(1, 5)
     ]
-    assert 8 in [one["weight"] for backends in said for one in backends]
+    given = [[one["weight"] for one in backends] for backends in said]
+    printed = [
+        [round(1000 * one["weight"]) for one in json.loads(line)["backends"]] for line in done.stdout.splitlines()
+    ]
+    assert min(map(min, printed)) == 8
+    assert given[-1] == printed[-1]
+    rest = iter(printed)  # weights that are stale before the command is free again are left out
+    assert all(weights in rest for weights in given)
 
 
 def test_one_command_for_each_backend(config: Path, tmp_path: Path) -> None:
