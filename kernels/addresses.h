@@ -8,12 +8,17 @@
 #include "coin.h"
 
 struct wl_address_pair {
-    u64 key, address[4]; /* source, destination; a pair of key 0 is free: none has it */
+    u64 key, address[4]; /* source, destination */
 };
 
-struct wl_address_pairs {
-    struct wl_address_pair *slots;
-    u64 mask, held, seed;
+struct wl_pair_slot {
+    u64 key;    /* a pair of key 0 is free: none has it */
+    u32 number; /* where the pair is, in order of appearance */
+};
+
+struct wl_pair_slots {
+    struct wl_pair_slot *slots;
+    u64 mask, seed;
     u32 level; /* leading bits of a key that must be zero */
 };
 
@@ -25,18 +30,18 @@ WL_INLINE u64 wl_pair_key(const u64 *source, const u64 *destination, u64 coin)
     return wl_coin(from + to * WL_SPREAD, coin);
 }
 
-WL_INLINE u64 wl_pair_place(const struct wl_address_pairs *all, u64 key)
+WL_INLINE u64 wl_pair_place(const struct wl_pair_slots *all, u64 key)
 {
     return wl_mix(key ^ all->seed) & all->mask;
 }
 
-WL_INLINE int wl_pair_wanted(const struct wl_address_pairs *all, u64 key)
+WL_INLINE int wl_pair_wanted(const struct wl_pair_slots *all, u64 key)
 {
     return key && wl_leading_zeros(key) >= all->level;
 }
 
 /* The slot of a key, or the free one where it belongs; one must be free. */
-WL_INLINE struct wl_address_pair *wl_pair_find(const struct wl_address_pairs *all, u64 key)
+WL_INLINE struct wl_pair_slot *wl_pair_find(const struct wl_pair_slots *all, u64 key)
 {
     u64 at = wl_pair_place(all, key);
 

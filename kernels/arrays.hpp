@@ -4,6 +4,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -25,6 +26,7 @@ extern "C" {
 #endif
 
 template <typename T> using Column = nanobind::ndarray<const T, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
+template <typename T> using Filled = nanobind::ndarray<nanobind::numpy, T, nanobind::ndim<1>>;
 template <typename T> using Room = nanobind::ndarray<T, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
 /* A column of the batch, checked for type and length. */
@@ -127,8 +129,13 @@ inline const u8 *port_ranks()
 {
     static u8 ranks[1 << 16];
     static const bool ready = [] {
-        for (u32 port = 0; port < sizeof ranks; port++)
-            ranks[port] = static_cast<u8>(wl_port_rank(static_cast<u16>(port)));
+        u32 service = 0; /* the first that is not before the port: no search for each, since every command waits for this */
+
+        for (u32 port = 0; port < sizeof ranks; port++) {
+            service += service < WL_SERVICE_COUNT && wl_services[service] < port;
+            ranks[port] = static_cast<u8>(
+                wl_rank(static_cast<u16>(port), service < WL_SERVICE_COUNT && wl_services[service] == port));
+        }
         return true;
     }();
 
@@ -170,11 +177,21 @@ inline void in_large_pages(void *memory, size_t bytes, bool in_use = false)
 #endif
 }
 
+/* The pages of memory that is not used any more: they are given back, and are zero when they are used again. */
+inline void give_back(void *memory, size_t bytes)
+{
+    uintptr_t mask = (4 << 10) - 1, begin = (reinterpret_cast<uintptr_t>(memory) + mask) & ~mask;
+    uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes) & ~mask;
+
+    if (begin < end)
+        madvise(reinterpret_cast<void *>(begin), end - begin, MADV_DONTNEED); /* where pages are larger it is refused */
+}
+
 /* Memory that begins at a line of the cache. */
 template <typename T> std::unique_ptr<T[], Free> lines(size_t count)
 {
     constexpr size_t line = 64, large = 2 << 20;
-    size_t bytes = count * sizeof(T), unit = bytes < large ? line : large;
+    size_t bytes = std::max<size_t>(count, 1) * sizeof(T), unit = bytes < large ? line : large;
     void *memory = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
 
     if (!memory)
@@ -182,6 +199,42 @@ template <typename T> std::unique_ptr<T[], Free> lines(size_t count)
     in_large_pages(memory, bytes);
     return std::unique_ptr<T[], Free>(static_cast<T *>(memory));
 }
+
+/* Memory that Python gives back. */
+template <typename T> Filled<T> to_numpy(std::unique_ptr<T[], Free> memory, size_t count)
+{
+    T *values = memory.release();
+    nanobind::capsule owner(values, [](void *given) noexcept { std::free(given); });
+
+    return Filled<T>(values, {count}, owner);
+}
+
+/* What a vector has its memory from, if it may become large. */
+template <typename T> struct InLargePages {
+    using value_type = T;
+
+    InLargePages() = default;
+    template <typename U> InLargePages(const InLargePages<U> &)
+    {
+    }
+
+    T *allocate(size_t count)
+    {
+        return lines<T>(count).release();
+    }
+    void deallocate(T *memory, size_t)
+    {
+        std::free(memory);
+    }
+    bool operator==(const InLargePages &) const
+    {
+        return true;
+    }
+    bool operator!=(const InLargePages &) const
+    {
+        return false;
+    }
+};
 
 /* The same, zeroed, for a table that is used all over. */
 template <typename T> std::unique_ptr<T[], Free> zeroed_lines(size_t count)

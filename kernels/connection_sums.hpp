@@ -59,9 +59,7 @@ class ConnectionSums {
             wl_connection_row one = {key[row(i)], tag ? tag[i] : 0, stretch_of(time[row(i)]), {}};
 
             if (i + ahead < count && wl_connection_wanted(&all, key[row(i + ahead)]))
-                __builtin_prefetch(&all.rows[wl_connection_place(
-                                       &all, key[row(i + ahead)], tag ? tag[i + ahead] : 0, stretch_of(time[row(i + ahead)]))],
-                    1);
+                prefetch(key[row(i + ahead)], tag ? tag[i + ahead] : 0, stretch_of(time[row(i + ahead)]));
             if (!weight)
                 continue;
             reach(one.stretch, one.stretch);
@@ -71,11 +69,13 @@ class ConnectionSums {
         }
     }
 
-    void merge(const ConnectionSums &other)
+    void merge(ConnectionSums &other)
     {
         if (&other == this)
             throw std::invalid_argument("only other sums can be merged");
         nanobind::gil_scoped_release release;
+        settle();
+        other.settle();
         if (other.all.first > other.all.last)
             return;
         if (other.all.bits > all.bits)
@@ -101,6 +101,7 @@ class ConnectionSums {
         if (rows.shape(0) != count * row_words || bits < WL_SHORTEST_STRETCH || bits > 63 || level > 63)
             throw std::invalid_argument("these are not rows of connections");
         nanobind::gil_scoped_release release;
+        settle();
         if (first > last)
             return;
         if (bits > all.bits)
@@ -123,37 +124,31 @@ class ConnectionSums {
         if (!std::is_sorted(tags.data(), tags.data() + tags.shape(0)))
             throw std::invalid_argument("tags must be in ascending order");
         nanobind::gil_scoped_release release;
+        settle();
         move_rows(slots(), [&](wl_connection_row &one) {
             if (!std::binary_search(tags.data(), tags.data() + tags.shape(0), one.tag))
                 one.tag = other_tag;
         });
     }
 
-    /* All rows, by flow key, tag and stretch; or by tag first. */
-    void rows(Room<u64> out, bool by_tag) const
+    /* All rows, by flow key, tag and stretch. */
+    void rows(Room<u64> out)
     {
-        if (out.shape(0) != all.held * row_words)
-            throw std::invalid_argument("there must be room for each row");
+        Packed *to = room_for_rows(out);
         nanobind::gil_scoped_release release;
-        Rows order;
-        u64 *at = out.data();
 
-        order.reserve(all.held);
-        for (size_t i = 0; i < slots(); i++)
-            if (!wl_connection_free(&all.rows[i]))
-                order.push_back(&all.rows[i]);
-        order = sorted(
-            order, [this](const auto &one) { return one.flow_key << all.level; },
-            [](const auto *a, const auto *b) {
-                return std::tie(a->flow_key, a->tag, a->stretch) < std::tie(b->flow_key, b->tag, b->stretch);
-            });
-        if (by_tag)
-            order = sorted(
-                order, [](const auto &one) { return one.tag; }, [](const auto *a, const auto *b) { return a->tag < b->tag; });
-        for (const wl_connection_row *one : order) {
-            std::memcpy(at, one, row_words * sizeof(u64));
-            at += row_words;
-        }
+        by_connection(to);
+    }
+
+    /* All rows by tag, those of each in any order. */
+    void rows_by_tag(Room<u64> out)
+    {
+        Packed *to = room_for_rows(out);
+        nanobind::gil_scoped_release release;
+
+        in_order(
+            to, [](const wl_connection_row &one) { return one.tag; },
+            [](const Packed &a, const Packed &b) { return a.tag < b.tag; });
     }
 
     /* Sums and sizes of the legs whose bits are set, of rows in order: by crowd of connections, and by time, in slots of as few
@@ -190,53 +185,74 @@ class ConnectionSums {
             }
     }
 
-    size_t size() const
+    size_t size()
     {
+        settle();
         return all.held;
     }
-    u32 level() const
+    u32 level()
     {
+        settle();
         return all.level;
     }
-    u32 bits() const
+    u32 bits()
     {
+        settle();
         return all.bits;
     }
-    u64 first() const
+    u64 first()
     {
+        settle();
         return all.first;
     }
-    u64 last() const
+    u64 last()
     {
+        settle();
         return all.last;
     }
 
   private:
-    using Rows = std::vector<const wl_connection_row *>;
+    /* A row without what fills its line of the cache. */
+    struct Packed {
+        u64 flow_key, tag, stretch, sums[4];
+    };
 
-    /* Rows in order of a hash, then of what `before` says; equal ones stay as they are. The first bits of a hash leave a few rows
-     * to be sorted for each value, or rows that are alike. */
-    template <typename Hash, typename Before> static Rows sorted(const Rows &rows, const Hash &hash, const Before &before)
+    static_assert(sizeof(Packed) == row_words * sizeof(u64));
+
+    Packed *room_for_rows(Room<u64> &out)
+    {
+        if (out.shape(0) != size() * row_words)
+            throw std::invalid_argument("there must be room for each row");
+        return reinterpret_cast<Packed *>(out.data());
+    }
+
+    /* Rows in order of a hash, then of what `sooner` says. The first bits of a hash leave a few rows to be sorted for each value,
+     * or rows that are alike. */
+    template <typename Hash, typename Sooner> void in_order(Packed *rows, const Hash &hash, const Sooner &sooner) const
     {
         constexpr u32 bits = 16;
         std::vector<size_t> ends((1u << bits) + 1);
-        Rows order(rows.size());
 
-        for (const wl_connection_row *one : rows)
-            ends[(hash(*one) >> (64 - bits)) + 1]++;
+        for (size_t i = 0; i < slots(); i++)
+            if (!wl_connection_free(&all.rows[i]))
+                ends[(hash(all.rows[i]) >> (64 - bits)) + 1]++;
         for (size_t i = 0; i < 1u << bits; i++)
             ends[i + 1] += ends[i];
-        for (const wl_connection_row *one : rows)
-            order[ends[hash(*one) >> (64 - bits)]++] = one;
-        auto from = order.begin();
-        for (size_t i = 0; i < 1u << bits; i++) { /* now a value ends where the next one began */
-            auto to = order.begin() + static_cast<ptrdiff_t>(ends[i]);
+        for (size_t i = 0; i < slots(); i++)
+            if (!wl_connection_free(&all.rows[i]))
+                std::memcpy(&rows[ends[hash(all.rows[i]) >> (64 - bits)]++], &all.rows[i], sizeof(Packed));
+        for (size_t i = 0, from = 0; i < 1u << bits; from = ends[i++]) /* now a value ends where the next one began */
+            if (!std::is_sorted(rows + from, rows + ends[i], sooner))
+                std::sort(rows + from, rows + ends[i], sooner);
+    }
 
-            if (!std::is_sorted(from, to, before))
-                std::stable_sort(from, to, before);
-            from = to;
-        }
-        return order;
+    void by_connection(Packed *rows) const
+    {
+        in_order(
+            rows, [this](const wl_connection_row &one) { return one.flow_key << all.level; },
+            [](const Packed &a, const Packed &b) {
+                return std::tie(a.flow_key, a.tag, a.stretch) < std::tie(b.flow_key, b.tag, b.stretch);
+            });
     }
 
     static constexpr size_t fewest_rows = 1 << 10, growth = 4;
@@ -246,6 +262,11 @@ class ConnectionSums {
     u64 stretch_of(s64 time_ns) const
     {
         return static_cast<u64>(time_ns) >> all.bits;
+    }
+
+    void prefetch(u64 flow_key, u64 tag, u64 stretch) const
+    {
+        __builtin_prefetch(&all.rows[wl_connection_place(&all, flow_key, tag, stretch)], 1);
     }
 
     void reach(u64 first, u64 last)
@@ -259,12 +280,39 @@ class ConnectionSums {
         if (!wl_connection_wanted(&all, one.flow_key))
             return;
         wl_connection_add(&all, &one);
-        while (wl_stretches_too_short(&all, most / few_of))
-            rebuild(1, all.level, slots());
+        put_first = all.first;
+        put_last = all.last;
+        if (all.held > 2 * (most / few_of))
+            settle();
         while (all.held > most)
             rebuild(0, all.level + 1, slots());
         if (2 * all.held > slots())
             rebuild(0, all.level, std::min(growth * slots(), most_slots()));
+    }
+
+    /* Make stretches as long as they had to be when a row was put last. That up to twice as many rows are held before is not seen
+     * by anybody, and saves moving all of them for each of many doublings that make hardly any of them one. */
+    void settle()
+    {
+        u64 held = all.held, few = most / few_of;
+        u32 doublings = 0;
+        auto too_short = [&] { return held > few && (put_last >> doublings) - (put_first >> doublings) >= WL_STRETCHES; };
+
+        if (!too_short())
+            return;
+        u64 apart[65] = {}; /* rows by the bits of their stretch, up to the first that differs from that of the row before */
+
+        if ((put_last >> 1) - (put_first >> 1) >= WL_STRETCHES) { /* else one will do */
+            std::vector<Packed> rows(held);
+
+            by_connection(rows.data());
+            for (size_t i = 1; i < rows.size(); i++)
+                if (rows[i].flow_key == rows[i - 1].flow_key && rows[i].tag == rows[i - 1].tag)
+                    apart[64 - wl_leading_zeros(rows[i].stretch ^ rows[i - 1].stretch)]++;
+        }
+        while (too_short())
+            held -= apart[++doublings];
+        rebuild(doublings, all.level, slots());
     }
 
     void rebuild(u32 doublings, u32 level, size_t size)
@@ -274,6 +322,8 @@ class ConnectionSums {
         if (all.first <= all.last) {
             all.first >>= doublings;
             all.last >>= doublings;
+            put_first >>= doublings;
+            put_last >>= doublings;
         }
         move_rows(size, [doublings](wl_connection_row &one) { one.stretch >>= doublings; });
     }
@@ -290,8 +340,11 @@ class ConnectionSums {
                 change(held.back());
             }
         clear(size);
-        for (const wl_connection_row &one : held)
-            wl_connection_add(&all, &one);
+        for (size_t i = 0; i < held.size(); i++) {
+            if (i + ahead < held.size())
+                prefetch(held[i + ahead].flow_key, held[i + ahead].tag, held[i + ahead].stretch);
+            wl_connection_add(&all, &held[i]);
+        }
     }
 
     void clear(size_t size)
@@ -322,6 +375,7 @@ class ConnectionSums {
     }
 
     u64 most;
+    u64 put_first = 0, put_last = 0; /* stretches seen when a row was put last; others may have been left out since */
     std::unique_ptr<wl_connection_row[], Free> memory;
     wl_connections all = {};
 };

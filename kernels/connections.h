@@ -56,10 +56,4 @@ WL_INLINE void wl_connection_add(struct wl_connections *all, const struct wl_con
         row->sums[i] += more->sums[i];
 }
 
-/* Whether stretches must become longer: there are more than `few` rows, and more stretches than they may fill. */
-WL_INLINE int wl_stretches_too_short(const struct wl_connections *all, u64 few)
-{
-    return all->held > few && all->last - all->first >= WL_STRETCHES;
-}
-
 #endif

@@ -11,6 +11,15 @@
 #include <thread>
 #include <vector>
 
+/* Work in pieces, for threads that have nothing better to do. */
+class Work {
+  public:
+    virtual ~Work() = default;
+
+    /* Do a piece that no thread has taken yet; returns whether there was one. */
+    virtual bool piece(unsigned thread) = 0;
+};
+
 class Crew {
   public:
     /* One of the threads is the caller's. */
@@ -61,14 +70,22 @@ class Crew {
         ended.wait(lock, [this] { return at_work == 0; });
     }
 
-    /* Wait for something that another member of the crew is about to do. */
-    template <typename Done> static void await(const Done &done)
+    /* Do all pieces. */
+    void run(Work &work)
     {
-        for (int i = 0; !done(); i++)
-            if (i < patience)
-                pause();
-            else
-                std::this_thread::yield();
+        run([&work](unsigned thread) {
+            while (work.piece(thread))
+                ;
+        });
+    }
+
+    /* A moment of waiting for another member of the crew, after `waited` of them. */
+    static void wait(int waited)
+    {
+        if (waited < patience)
+            pause();
+        else
+            std::this_thread::yield();
     }
 
   private:

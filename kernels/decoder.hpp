@@ -13,6 +13,24 @@
 #include "tally.hpp"
 
 class Decoder {
+    /* What decoders that take blocks by turns have in common. */
+    struct Shared {
+        Crew crew;
+        FlowWords known[shards]; /* each is one thread's at a time */
+
+        explicit Shared(unsigned threads) : crew(threads)
+        {
+        }
+    };
+
+    explicit Decoder(std::shared_ptr<Shared> with)
+        : shared(std::move(with)), crew(shared->crew), parts(crew.size()), by_thread(crew.size()), known(shared->known),
+          kept(crew.size() * shards), orders(crew.size())
+    {
+    }
+
+    std::shared_ptr<Shared> shared;
+
   public:
     /* The slowest samples that one thread found; a line of the cache of its own. */
     class alignas(64) Slowest {
@@ -71,8 +89,17 @@ class Decoder {
 
     static_assert(sizeof(Kept) == 32, "half a line of the cache");
 
-    explicit Decoder(unsigned threads) : crew(threads), parts(threads), by_thread(threads), kept(threads * shards), orders(threads)
+    explicit Decoder(unsigned threads) : Decoder(std::make_shared<Shared>(threads))
     {
+    }
+
+    Decoder(const Decoder &) = delete;
+
+    /* Another one with the same threads, for the next block: samples of one block are added up before those of the next are
+     * found. */
+    Decoder *beside() const
+    {
+        return new Decoder(shared);
     }
 
     /* What is asked for: rows by shard, of packets that matter to matching, or of all packets, in one shard; of packets before the
@@ -89,9 +116,9 @@ class Decoder {
         s64 least_ns;
     };
 
-    /* Decode records of data[start:stop], all of them or up to one that changes how the next are read. Returns the number of
-     * packets. */
-    u64 decode(Reader &reader, const Bytes &block, size_t start, size_t stop, const Asked &asked);
+    /* Decode records of data[start:stop], all of them or up to one that changes how the next are read, and do other work, if there
+     * is any. Returns the number of packets. */
+    u64 decode(Reader &reader, const Bytes &block, size_t start, size_t stop, const Asked &asked, Work *meanwhile);
 
     /* Take in what ended the decoding. Returns where, the status (FULL: it goes on there), the size of the next record, and whether
      * the next packet is at `until_ns` or later. */
@@ -154,36 +181,71 @@ class Decoder {
         return parts.rows(part, 0)[number];
     }
 
-    Crew crew;
+    Crew &crew;
     Parts parts;
     std::vector<Slowest> by_thread;
     bool keeps = false;
     u32 width = 0; /* words of a group */
     bool by_source = false;
+    FlowWords *known;
     std::vector<std::vector<Kept>> kept; /* samples by part and shard; each is one thread's at a time */
-    FlowWords known[shards];             /* the same */
 
   private:
-    /* The samples of a part by their places, in memory that is used again: fresh pages would cost more. */
-    struct alignas(128) InOrder {
-        std::vector<u32> numbers; /* of the sample in each 16 bytes of the block: shard, and place among its samples, from 1 */
-        std::vector<u32> ordered; /* those that are not 0 */
-        std::vector<Kept> fresh;
+    /* Which records of a part have a sample, in memory that is used again: fresh pages would cost more. */
+    class alignas(128) InOrder {
+      public:
+        void begin(size_t bytes)
+        {
+            marks.assign(bytes / 16 / 64 + 1, 0);
+            fresh.clear();
+            first_ns = INT64_MAX;
+            last_ns = INT64_MIN;
+        }
+
+        /* A sample whose record begins at this byte of the part. */
+        void mark(size_t byte)
+        {
+            marks[byte / 16 / 64] |= 1ull << byte / 16 % 64;
+        }
+
+        /* Once all are marked: count those before each word. */
+        void count()
+        {
+            before.resize(marks.size());
+            samples = 0;
+            for (size_t i = 0; i < marks.size(); i++) {
+                before[i] = samples;
+                samples += static_cast<u32>(__builtin_popcountll(marks[i]));
+            }
+        }
+
+        /* How many samples are before the one at this byte. */
+        size_t number(size_t byte) const
+        {
+            u64 sooner = (1ull << byte / 16 % 64) - 1;
+
+            return before[byte / 16 / 64] + static_cast<size_t>(__builtin_popcountll(marks[byte / 16 / 64] & sooner));
+        }
+
+        u32 samples = 0;
+        s64 first_ns = 0, last_ns = 0; /* times of the samples */
+        std::vector<Kept> fresh;       /* those whose group nobody knows, in order */
+
+      private:
+        std::vector<u64> marks; /* a bit for each 16 bytes: a record has as many at least */
+        std::vector<u32> before;
     };
 
     /* All samples in order. */
     struct Gathered {
         std::vector<s64> time_ns, delay_ns;
-        std::vector<u64> flow_key, tag, words;
+        std::vector<u64> flow_key, tag;
+        std::vector<const u64 *> words; /* of their groups */
         std::vector<u8> leg;
     };
 
     void put_in_order(unsigned part);
-
-    const Kept &numbered(unsigned part, u32 number) const
-    {
-        return kept[part * shards + (number & (shards - 1))][number / shards - 1];
-    }
+    void gather_part(unsigned part, size_t first);
 
     std::vector<InOrder> orders;
     Gathered all;

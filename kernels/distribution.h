@@ -59,15 +59,22 @@ WL_INLINE u32 wl_eighth(u64 delay_ns)
     return ((63 - zeros) << 3) + eighth;
 }
 
-/* sum += a * b, in 128 bits without a 128-bit type. */
+/* sum += a * b, in 128 bits; in eBPF, which has no such type, by halves. */
 WL_INLINE void wl_add_product(u64 sum[2], u64 a, u64 b)
 {
+#if defined(__SIZEOF_INT128__) && !defined(__bpf__)
+    unsigned __int128 whole = ((unsigned __int128)sum[1] << 64 | sum[0]) + (unsigned __int128)a * b;
+
+    sum[0] = (u64)whole;
+    sum[1] = (u64)(whole >> 64);
+#else
     u64 a0 = (u32)a, a1 = a >> 32, b0 = (u32)b, b1 = b >> 32;
     u64 middle = a1 * b0 + (a0 * b0 >> 32), other = a0 * b1 + (u32)middle;
     u64 low = a * b, high = a1 * b1 + (middle >> 32) + (other >> 32);
 
     sum[0] += low;
     sum[1] += high + (sum[0] < low);
+#endif
 }
 
 /* Add one delay to its bin (weight and square) and to the sums. */

@@ -92,22 +92,28 @@ struct Frames {
     void packet(const wl_record &record, u32 link, u64 frame_offset, Columns *columns, size_t &row, Counts &now,
         const wl_bpf *program = nullptr)
     {
-        wl_row found;
-
-        if (!wanted(record, link, now, program, &found))
-            return;
-        if (few)
-            columns->write_few(row++, found, record);
-        else
-            columns->write(row++, found, record, now.packets, frame_offset);
+        wanted(record, link, now, program, [&](const wl_row &found) __attribute__((always_inline)) {
+            if (few)
+                columns->write_few(row++, found, record);
+            else
+                columns->write(row++, found, record, now.packets, frame_offset);
+        });
     }
 
-    /* Count a frame and decode it; returns whether it has a row and is wanted. `program` accepts or rejects frames as they are,
-     * before they are decoded; null accepts all. */
-    __attribute__((always_inline)) bool wanted(const wl_record &record, u32 link, Counts &now, const wl_bpf *program, wl_row *found)
+    /* Whether all frames are wanted, and nobody asks for packet ids. */
+    bool open() const
     {
-        int reason = WL_OK;
+        return !options.fields && !options.prefix && filter.from_ns == INT64_MIN && filter.to_ns == INT64_MAX &&
+               !filter.net_count && !filter.port_count && !filter.protocol_count;
+    }
 
+    /* Count a frame and decode it. If it has a row and is wanted, `use` gets it: a row that a plain frame has only in registers,
+     * as far as it is used. `program` accepts or rejects frames as they are, before they are decoded; null accepts all. With `all`
+     * frames are from Ethernet and open, and there is no program. Returns whether it is wanted. */
+    template <bool all = false, typename Use>
+    __attribute__((always_inline)) bool wanted(
+        const wl_record &record, u32 link, Counts &now, const wl_bpf *program, const Use &use)
+    {
         now.packets++;
         now.wire_bytes += record.wire_length;
         now.captured_bytes += record.captured_length;
@@ -117,22 +123,28 @@ struct Frames {
             return false;
         }
         clock(record.time_ns, now);
-        if (!wl_wants_time(&filter, record.time_ns) ||
-            (program && !wl_bpf_run(program, record.frame, record.captured_length, record.wire_length))) {
+        if (!all && (!wl_wants_time(&filter, record.time_ns) ||
+                        (program && !wl_bpf_run(program, record.frame, record.captured_length, record.wire_length)))) {
             now.filtered++;
             return false;
         }
-        if (link != WL_LINK_ETHERNET || !wl_fast(record.frame, record.frame + record.captured_length, &options, found))
-            reason = any(record, link, found);
+        if (all || link == WL_LINK_ETHERNET) {
+            wl_decode_options now_asked = options;
+            wl_row row;
+
+            if (all)
+                now_asked.fields = now_asked.prefix = 0;
+            if (wl_fast(record.frame, record.frame + record.captured_length, &now_asked, &row))
+                return take<all>(row, now, use);
+        }
+        wl_row row;
+        int reason = any(record, link, &row);
+
         if (reason != WL_OK) {
             now.skipped[reason]++;
             return false;
         }
-        if (!wl_wants(&filter, found)) {
-            now.filtered++;
-            return false;
-        }
-        return true;
+        return take<all>(row, now, use);
     }
 
     nanobind::dict statistics() const
@@ -156,6 +168,16 @@ struct Frames {
     }
 
   private:
+    template <bool all, typename Use> __attribute__((always_inline)) bool take(const wl_row &row, Counts &now, const Use &use) const
+    {
+        if (!all && !wl_wants(&filter, &row)) {
+            now.filtered++;
+            return false;
+        }
+        use(row);
+        return true;
+    }
+
     /* Any frame that is not a plain one. */
     __attribute__((noinline)) int any(const wl_record &record, u32 link, wl_row *row) const
     {

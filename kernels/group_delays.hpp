@@ -57,11 +57,14 @@ class Groups {
         nanobind::gil_scoped_release release;
         for (size_t i = 0; i < count; i++)
             tags.data()[i] = wl_group_tag(keys.data() + i * all.words, all.key_words);
-        add_each(count, keys.data(), tags.data(), legs.data(), delays_ns.data(), given ? of_each.data() : nullptr);
+        add_each(
+            count, [&](size_t i) { return keys.data() + i * all.words; }, tags.data(), legs.data(), delays_ns.data(),
+            given ? of_each.data() : nullptr);
     }
 
-    /* The same without the GIL, if the tags are known. Weights may be null. */
-    void add_each(size_t count, const u64 *key, const u64 *tag, const u8 *leg, const s64 *delay, const s64 *weight)
+    /* The same without the GIL, if the tags are known. `key` says where the words of a delay are; weights may be null. */
+    template <typename Key>
+    void add_each(size_t count, const Key &key, const u64 *tag, const u8 *leg, const s64 *delay, const s64 *weight)
     {
         auto delay_of = [delay](size_t i) { return delay[i] < 0 ? 0 : static_cast<u64>(delay[i]); };
         auto cell_of = [&](size_t i) { return wl_group_cell_bucket(&all, tag[i], (leg[i] & 1) * WL_BINS + wl_bin(delay_of(i))); };
@@ -79,7 +82,7 @@ class Groups {
                 __builtin_prefetch(&group->sums[leg[i + ahead] & 1], 1);
                 __builtin_prefetch(&all.units[*cell_of(i + ahead)], 1);
             }
-            wl_group_add(&all, key + i * all.words, tag[i], leg[i] & 1, delay_of(i), weight ? static_cast<u64>(weight[i]) : 1);
+            wl_group_add(&all, key(i), tag[i], leg[i] & 1, delay_of(i), weight ? static_cast<u64>(weight[i]) : 1);
         }
     }
 

@@ -116,6 +116,7 @@ struct wl_match {
     struct wl_segment *segments;            /* the first is never used, so that 0 can mean none */
     u32 segment_count, segments_begun, free;
     u64 clock; /* packets so far */
+    u32 guess; /* where in its set the connection of the next packet may be: looked at first */
     u64 evicted, backwards, too_long;
     u64 again; /* responses that are not timed, because their request was sent again */
 };
@@ -244,10 +245,13 @@ WL_INLINE u32 wl_least_recent(const struct wl_connection_set *set)
 WL_INLINE struct wl_connection *wl_known_connection(struct wl_match *m, u64 key)
 {
     struct wl_connection_set *set = wl_set_of(m, key);
-    u32 place = wl_place(set, key);
+    u32 place = m->guess & (WL_SET - 1);
 
-    if (place == WL_SET || !set->connection[place].used)
-        return 0;
+    if (set->key[place] != key || !set->connection[place].used) {
+        place = wl_place(set, key);
+        if (place == WL_SET || !set->connection[place].used)
+            return 0;
+    }
     set->connection[place].used = m->clock;
     return &set->connection[place];
 }
@@ -444,12 +448,18 @@ WL_INLINE void wl_data(struct wl_match *m, struct wl_side *side, const struct wl
     }
 }
 
+/* Whether a RST refuses a connection: it answers a SYN, and nothing else. */
+WL_INLINE int wl_refuses(const struct wl_match *m, const struct wl_side *other)
+{
+    return other->in_flight == 1 && m->segments[other->first].marks & WL_OF_SYN;
+}
+
 WL_INLINE int wl_match_tcp(struct wl_match *m, struct wl_connection *c, const struct wl_seen *p, u32 d, struct wl_sample *sample)
 {
     struct wl_side *side = &c->side[d], *other = &c->side[!d];
-    int refused = other->in_flight == 1 && m->segments[other->first].marks & WL_OF_SYN, taken = 0;
+    int taken = 0;
 
-    if (p->message & WL_ACK && (!(p->message & WL_RST) || refused)) {
+    if (p->message & WL_ACK && (!(p->message & WL_RST) || wl_refuses(m, other))) {
         u32 timed = wl_acknowledge(m, other, p->ack);
 
         if (timed)

@@ -15,6 +15,7 @@ NB_MODULE(_kernels, m)
     add_groups(m);
     add_distinct(m);
     add_survey(m);
+    add_sighting(m);
     add_crossing(m);
     add_rda(m);
     add_rli(m);

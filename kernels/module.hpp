@@ -14,6 +14,7 @@ void add_connections(nanobind::module_ &m);
 void add_groups(nanobind::module_ &m);
 void add_distinct(nanobind::module_ &m);
 void add_survey(nanobind::module_ &m);
+void add_sighting(nanobind::module_ &m);
 void add_crossing(nanobind::module_ &m);
 void add_rda(nanobind::module_ &m);
 void add_rli(nanobind::module_ &m);

@@ -8,6 +8,7 @@
 
 #include "arrays.hpp"
 #include "module.hpp"
+#include "numpy.hpp"
 
 extern "C" {
 #include "distribution.h"
@@ -17,8 +18,6 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
-
-template <typename T> using Filled = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
 constexpr size_t word = sizeof(u64);
 
@@ -79,37 +78,134 @@ class Memory {
     }
 };
 
-template <typename T> Filled<T> to_numpy(const std::vector<T> &found)
+template <typename T> nb::object to_numpy(const std::vector<T> &found)
 {
-    T *values = new T[found.size()];
-    nb::capsule owner(values, [](void *given) noexcept { delete[] static_cast<T *>(given); });
-
-    std::copy(found.begin(), found.end(), values);
-    return Filled<T>(values, {found.size()}, owner);
+    return array_of(found.data(), found.size());
 }
 
-/* Fill words with values of `width` bytes each, and add the base to each. */
-void unsqueeze(nb::handle given, size_t place, u64 width, u64 base, nb::handle filled)
+/* Words of `width` bytes each, and the base added to each. */
+void unsqueeze(const u8 *bytes, u64 width, u64 base, u64 *values, size_t count)
 {
-    const Memory from(given), to(filled);
-    const size_t count = to.count();
-
-    from.check_bytes();
-    to.check_words();
-    if (to.view.readonly || (count > 1 && to.view.strides[0] != static_cast<Py_ssize_t>(word)))
-        throw std::invalid_argument("there is no room for values");
-    if (width > word || place > from.count() || (width && count > (from.count() - place) / width))
-        throw std::invalid_argument("there are fewer bytes than values");
-    const u8 *bytes = static_cast<const u8 *>(from.view.buf) + place;
-    u8 *values = static_cast<u8 *>(to.view.buf);
-    for (size_t i = 0; i < count; i++, bytes += width, values += word) {
+    for (size_t i = 0; i < count; i++, bytes += width) {
         u64 value = 0;
 
         std::memcpy(&value, bytes, width);
-        value += base;
-        std::memcpy(values, &value, word);
+        values[i] = value + base;
     }
 }
+
+[[noreturn]] void refuse(const char *format, PyObject *first, PyObject *second = nullptr)
+{
+    PyErr_Format(PyExc_ValueError, format, first, second);
+    throw nb::python_error();
+}
+
+/* What a message says of an array: its type, its length, and how its values are squeezed. */
+struct Shape {
+    bool is_signed = false;
+    s64 count = 0, width = 0;
+    u64 base = 0;
+
+    Shape(PyObject *name, PyObject *shape)
+    {
+        if (!read(shape))
+            refuse("is damaged: %S cannot be an array of %S", name, shape);
+    }
+
+  private:
+    /* An integer; one that is too large or too small is as far as possible from 0, which no array is. */
+    static bool integer(PyObject *given, s64 &value)
+    {
+        int beyond = 0;
+
+        if (!PyLong_Check(given))
+            return false;
+        value = PyLong_AsLongLongAndOverflow(given, &beyond);
+        if (beyond)
+            value = beyond > 0 ? INT64_MAX : INT64_MIN;
+        return true;
+    }
+
+    bool read(PyObject *shape)
+    {
+        if (!PyList_Check(shape) || PyList_Size(shape) != 4)
+            return false;
+        PyObject *type = PyList_GetItem(shape, 0), *given_base = PyList_GetItem(shape, 2);
+        if (!PyUnicode_Check(type) || !PyLong_Check(given_base))
+            return false;
+        is_signed = !PyUnicode_CompareWithASCIIString(type, "<i8");
+        if (!is_signed && PyUnicode_CompareWithASCIIString(type, "<u8"))
+            return false;
+        base = PyLong_AsUnsignedLongLongMask(given_base);
+        return integer(PyList_GetItem(shape, 1), count) && integer(PyList_GetItem(shape, 3), width) && count >= 0 && width >= 0 &&
+               width <= static_cast<s64>(word);
+    }
+};
+
+/* Fields whose arrays are the bytes of a body from a place on: all that was made, and what is left of three limits. Lengths are
+ * checked before memory is taken. */
+class Unsqueezing {
+  public:
+    Unsqueezing(nb::handle given, s64 place, s64 free, s64 left) : body(given), place(place), free(free), left(left)
+    {
+        body.check_bytes();
+        if (place < 0 || place > static_cast<s64>(body.count()))
+            throw std::invalid_argument("there are fewer bytes than values");
+    }
+
+    nb::object fields(nb::dict names)
+    {
+        nb::dict found;
+        Py_ssize_t at = 0;
+        PyObject *name, *value;
+
+        while (PyDict_Next(names.ptr(), &at, &name, &value)) {
+            PyObject *shape = PyDict_Check(value) ? PyDict_GetItemWithError(value, word_array()) : nullptr;
+            if (!shape && PyErr_Occurred())
+                throw nb::python_error();
+            const nb::object made = shape ? values(name, Shape(name, shape)) : nb::borrow(value);
+            if (PyDict_SetItem(found.ptr(), name, made.ptr()))
+                throw nb::python_error();
+        }
+        return nb::make_tuple(found, place, free, left);
+    }
+
+  private:
+    const Memory body;
+    s64 place, free, left;
+
+    static PyObject *word_array()
+    {
+        static PyObject *const text = PyUnicode_InternFromString("array"); /* kept for ever */
+
+        return text;
+    }
+
+    nb::object values(PyObject *name, const Shape &shape)
+    {
+        const s64 rest = static_cast<s64>(body.count()) - place;
+
+        if (shape.width && shape.count > rest / shape.width)
+            refuse("is cut short in %S", name);
+        free -= std::min(shape.width ? 0 : shape.count, free + 1);
+        left -= std::min(shape.count, left + 1);
+        if (free < 0 || left < 0)
+            refuse("is damaged: %S has more values than allowed", name);
+        const u8 *bytes = static_cast<const u8 *>(body.view.buf) + place;
+        place += shape.count * shape.width;
+        return shape.is_signed ? words<s64>(bytes, shape) : words<u64>(bytes, shape);
+    }
+
+    template <typename T> static nb::object words(const u8 *bytes, const Shape &shape)
+    {
+        T *memory;
+        nb::object made = unfilled_array<T>(static_cast<size_t>(shape.count), memory);
+
+        unsqueeze(
+            bytes, static_cast<u64>(shape.width), shape.base, reinterpret_cast<u64 *>(memory), static_cast<size_t>(shape.count));
+        return made;
+    }
+};
 
 struct Span {
     u64 least, most;
@@ -134,18 +230,27 @@ Span span_of(const Memory &values, u64 flip)
     return span;
 }
 
-/* The base, the bytes of a value above it, and all of these bytes. Sums that wrapped below 0 are close to the others only if
- * signed. */
-nb::object squeeze(nb::handle given, size_t free)
+/* The base, the bytes of a value above it, and all of them. */
+struct Squeezed {
+    u64 base = 0, width = 0;
+    bool negative = false; /* whether the base is read as a signed number */
+
+    nb::object number() const
+    {
+        return negative ? nb::object(nb::int_(static_cast<s64>(base))) : nb::object(nb::int_(base));
+    }
+};
+
+/* Sums that wrapped below 0 are close to the others only if signed. */
+Squeezed squeezed(const Memory &values, size_t free)
 {
-    const Memory values(given);
     const size_t count = values.count();
     const u64 sign = 1ull << 63;
     u64 flip = values.is_signed() ? sign : 0, width = 0;
 
     values.check_words();
     if (!count)
-        return nb::make_tuple(0, 0, nb::bytes("", 0));
+        return {};
     Span own = span_of(values, flip);
     if ((own.least ^ flip) >= sign || (own.most ^ flip) >= sign) {
         const Span other = span_of(values, flip ^ sign);
@@ -157,16 +262,30 @@ nb::object squeeze(nb::handle given, size_t free)
     }
     while (width < word && own.length() >> (8 * width))
         width++;
-    width = std::max<u64>(width, count > free);
-    const u64 base = own.least ^ flip;
-    std::vector<u8> bytes(count * width + word);
-    for (size_t i = 0; i < count; i++) {
-        u64 value = values[i] - base;
+    return {own.least ^ flip, std::max<u64>(width, count > free), flip != 0};
+}
 
-        std::memcpy(&bytes[i * width], &value, word);
+nb::object squeeze(nb::handle given, size_t free)
+{
+    const Memory values(given);
+    const Squeezed found = squeezed(values, free);
+    const size_t count = values.count();
+    std::vector<u8> bytes(count * found.width + word);
+
+    for (size_t i = 0; i < count; i++) {
+        u64 value = values[i] - found.base;
+
+        std::memcpy(&bytes[i * found.width], &value, word);
     }
-    nb::object number = flip ? nb::object(nb::int_(static_cast<s64>(base))) : nb::object(nb::int_(base));
-    return nb::make_tuple(number, width, nb::bytes(bytes.data(), count * width));
+    return nb::make_tuple(found.number(), found.width, nb::bytes(bytes.data(), count * found.width));
+}
+
+nb::object squeezed_size(nb::handle given, size_t free)
+{
+    const Memory values(given);
+    const Squeezed found = squeezed(values, free);
+
+    return nb::make_tuple(found.number(), found.width, values.count() * found.width);
 }
 
 struct Bins {
@@ -305,10 +424,16 @@ nb::object unpack_bins(nb::handle given)
 
 void add_codec(nb::module_ &m)
 {
-    m.def("unsqueeze", &unsqueeze, "data"_a, "place"_a, "width"_a, "base"_a, "filled"_a,
-        "Fill words with values of `width` bytes each, and add the base to each.");
+    m.def(
+        "unsqueeze",
+        [](nb::dict names, nb::handle body, s64 place, s64 free, s64 left) {
+            return Unsqueezing(body, place, free, left).fields(std::move(names));
+        },
+        "names"_a, "body"_a, "place"_a, "free"_a, "left"_a,
+        "The fields whose arrays a body has from a place on, the place behind them, and what is left of `free` and `left`.");
     m.def("squeeze", &squeeze, "values"_a, "free"_a,
         "The base, the bytes of each value above it (at least one, if there are more than `free`), and all of these bytes.");
+    m.def("squeezed_size", &squeezed_size, "values"_a, "free"_a, "The same, but only the number of these bytes.");
     m.def("sample_bins", &sample_bins, "delays_ns"_a, "weights"_a,
         "Bins and weights of delays, the weight of negative ones, and the sum of squared weights in two words.");
     m.def("merge_bins", &merge_bins, "bins"_a, "weights"_a, "more_bins"_a, "more_weights"_a, "Two lists of bins in order, as one.");

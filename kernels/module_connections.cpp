@@ -16,7 +16,8 @@ void add_connections(nb::module_ &m)
         .def("merge_rows", &ConnectionSums::merge_rows, "rows"_a, "bits"_a, "level"_a, "first"_a, "last"_a,
             "Add the rows of another, with its length of stretches, its share of connections and its time.")
         .def("keep", &ConnectionSums::keep, "tags"_a, "other"_a, "Count groups but these to another.")
-        .def("rows", &ConnectionSums::rows, "out"_a, "by_tag"_a = false, "All rows, by flow key, tag and stretch, or by tag first.")
+        .def("rows", &ConnectionSums::rows, "out"_a, "All rows, by flow key, tag and stretch.")
+        .def("rows_by_tag", &ConnectionSums::rows_by_tag, "out"_a, "All rows by tag, those of each in any order.")
         .def_static("by_crowd_and_time", &ConnectionSums::by_crowd_and_time, "rows"_a, "legs"_a, "crowd_sums"_a, "crowd_sizes"_a,
             "slot_sums"_a, "slot_sizes"_a, "Add up the legs of rows (bits) by crowd of connections and by slot of time.")
         .def("__len__", &ConnectionSums::size)

@@ -1,5 +1,6 @@
 /* Two points: checks arrays, releases the GIL and loops over coin.h, cache.h, lda.h and finecomb.h. */
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -8,7 +9,9 @@
 #include <nanobind/stl/vector.h>
 
 #include "arrays.hpp"
+#include "joining.hpp"
 #include "module.hpp"
+#include "numpy.hpp"
 
 extern "C" {
 #include "cache.h"
@@ -24,10 +27,9 @@ namespace {
 constexpr size_t burst = 256; /* packets that are sorted out, without a branch, before the first is processed */
 constexpr u64 most_rows = 1ull << 32;
 constexpr size_t least_room = 1024;
+constexpr size_t few_joined = 1 << 16; /* packets that one thread joins before others have begun */
 
 enum Usable : u8 { broken, whole, repaired };
-
-template <typename T> using Filled = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
 /* An array without conversion: a converted one would be a copy, and additions to a copy are lost. */
 template <typename Array> Array exactly(nb::handle given, const char *name)
@@ -74,15 +76,17 @@ template <typename T> std::unique_ptr<T[]> unfilled(size_t count)
     return std::unique_ptr<T[]>(new T[count]);
 }
 
-template <typename T> Filled<T> to_numpy(std::unique_ptr<T[]> memory, size_t count)
+template <typename T> nb::object to_numpy(std::unique_ptr<T[]> memory, size_t count)
 {
+    if (count <= few_values)
+        return array_of(memory.get(), count);
     T *values = memory.release();
     nb::capsule owner(values, [](void *given) noexcept { delete[] static_cast<T *>(given); });
 
-    return Filled<T>(values, {count}, owner);
+    return nb::cast(Filled<T>(values, {count}, owner));
 }
 
-Filled<u64> coins(nb::handle given_ids, u64 seed, u64 purpose)
+nb::object coins(nb::handle given_ids, u64 seed, u64 purpose)
 {
     const auto ids = exactly<Column<u64>>(given_ids, "ids");
     const size_t count = ids.shape(0);
@@ -175,7 +179,9 @@ class Cache {
     static constexpr size_t most_about = 8, few = 1 << 16;
 
     /* A few values are copied, since their memory is used again; many are given away: to copy them costs more. */
-    template <typename T> static Filled<T> handed_over(std::vector<T> &values)
+    template <typename T> using Large = std::vector<T, InLargePages<T>>;
+
+    template <typename T> static nb::object handed_over(Large<T> &values)
     {
         if (values.size() <= few) {
             auto copied = unfilled<T>(values.size());
@@ -183,26 +189,27 @@ class Cache {
             std::copy(values.begin(), values.end(), copied.get());
             return to_numpy(std::move(copied), values.size());
         }
-        auto *given = new std::vector<T>(std::move(values));
-        nb::capsule owner(given, [](void *all) noexcept { delete static_cast<std::vector<T> *>(all); });
+        auto *given = new Large<T>(std::move(values));
+        nb::capsule owner(given, [](void *all) noexcept { delete static_cast<Large<T> *>(all); });
 
-        return Filled<T>(given->data(), {given->size()}, owner);
+        return nb::cast(Filled<T>(given->data(), {given->size()}, owner));
     }
 
     u64 capacity, key;
     size_t about_words;
     u32 raised = 0;
-    std::vector<u64> ids, about;
-    std::vector<s64> times_ns;
+    Large<u64> ids, about;
+    Large<s64> times_ns;
 
-    /* Room for so many more, of which at most as many are kept as the cache holds. */
+    /* Room for so many more, of which at most as many are kept as the cache holds. Memory that is not used yet costs nothing, but
+     * each time that there is more of it all is copied. */
     void make_room(size_t more)
     {
         size_t needed = ids.size() + more;
 
         if (needed <= ids.capacity() && needed <= times_ns.capacity())
             return;
-        size_t room = std::max<size_t>(needed, std::min<u64>(capacity, std::max(least_room, 2 * ids.size())));
+        size_t room = std::max<size_t>(needed, std::min<u64>(capacity, std::max(least_room, 4 * ids.size())));
 
         ids.reserve(room);
         times_ns.reserve(room);
@@ -238,68 +245,6 @@ class Cache {
         ids.resize(kept);
         times_ns.resize(kept);
         about.resize(kept * about_words);
-    }
-};
-
-struct Entry {
-    u64 id;
-    u32 row;
-};
-
-/* Ids in order, equal ones in order of arrival. Radix sort, lowest digit first: the time does not depend on the ids, whereas a
- * hash table could be made to collide. A digit that all ids share costs nothing. */
-class Sorted {
-  public:
-    size_t count;
-    std::unique_ptr<Entry[]> entries;
-
-    Sorted(const u64 *ids, size_t given) : count(given), entries(unfilled<Entry>(given))
-    {
-        if (count <= few) {
-            for (size_t i = 0; i < count; i++)
-                entries[i] = {ids[i], static_cast<u32>(i)};
-            std::sort(entries.get(), entries.get() + count,
-                [](const Entry &a, const Entry &b) { return a.id < b.id || (a.id == b.id && a.row < b.row); });
-            return;
-        }
-        auto other = unfilled<Entry>(count);
-        std::vector<u32> places(digits * values, 0);
-
-        for (size_t i = 0; i < count; i++) {
-            entries[i] = {ids[i], static_cast<u32>(i)};
-            for (u32 digit = 0; digit < digits; digit++)
-                places[digit * values + value(ids[i], digit)]++;
-        }
-        for (u32 digit = 0; digit < digits; digit++) {
-            u32 *place = &places[digit * values], before = 0;
-
-            if (!count || place[value(ids[0], digit)] == count)
-                continue;
-            for (u32 v = 0; v < values; v++)
-                before += std::exchange(place[v], before);
-            for (size_t i = 0; i < count; i++)
-                other[place[value(entries[i].id, digit)]++] = entries[i];
-            std::swap(entries, other);
-        }
-    }
-
-    /* The end of the entries with the same id as this one. */
-    size_t end_of(size_t begin) const
-    {
-        size_t end = begin;
-
-        while (end < count && entries[end].id == entries[begin].id)
-            end++;
-        return end;
-    }
-
-  private:
-    static constexpr u32 bits = 8, digits = (64 + bits - 1) / bits, values = 1u << bits;
-    static constexpr size_t few = 256; /* ids; counts of digits take longer */
-
-    static u32 value(u64 id, u32 digit)
-    {
-        return static_cast<u32>(id >> digit * bits) & (values - 1);
     }
 };
 
@@ -358,7 +303,7 @@ Column<u64> countable(nb::handle given, const char *name)
     return ids;
 }
 
-Filled<u64> number_copies(nb::handle given_ids)
+nb::object number_copies(nb::handle given_ids)
 {
     const auto ids = countable(given_ids, "ids");
     const size_t count = ids.shape(0);
@@ -374,49 +319,21 @@ Filled<u64> number_copies(nb::handle given_ids)
     return to_numpy(std::move(numbers), count);
 }
 
-nb::object pair(nb::handle given_up, nb::handle given_down)
+nb::object pair(nb::handle given_up, nb::handle given_down, unsigned threads)
 {
     const auto up_ids = countable(given_up, "up_ids"), down_ids = countable(given_down, "down_ids");
     const size_t ups = up_ids.shape(0), downs = down_ids.shape(0);
-    auto up_fate = unfilled<u8>(ups), down_fate = unfilled<u8>(downs);
-    std::unique_ptr<u32[]> up_rows, down_rows;
-    wl_joined joined = {};
-    u64 reordered = 0;
+    std::optional<Joining> found;
 
     {
         nb::gil_scoped_release release;
-        auto partner = unfilled<u32>(downs);
-        const Sorted up(up_ids.data(), ups), down(down_ids.data(), downs);
-
-        for (size_t u = 0, d = 0; u < ups || d < downs;) {
-            bool has_up = u < ups && (d == downs || up.entries[u].id <= down.entries[d].id);
-            bool has_down = d < downs && (u == ups || down.entries[d].id <= up.entries[u].id);
-            size_t up_end = has_up ? up.end_of(u) : u, down_end = has_down ? down.end_of(d) : d;
-            u8 fate = wl_join_id(&joined, up_end - u, down_end - d);
-
-            if (fate == WL_PAIRED)
-                for (size_t n = 0; n < up_end - u; n++)
-                    partner[down.entries[d + n].row] = up.entries[u + n].row;
-            for (; u < up_end; u++)
-                up_fate[up.entries[u].row] = fate;
-            for (; d < down_end; d++)
-                down_fate[down.entries[d].row] = fate;
-        }
-        up_rows = unfilled<u32>(joined.pairs);
-        down_rows = unfilled<u32>(joined.pairs);
-        u32 largest = 0;
-        for (size_t row = 0, n = 0; row < downs; row++) {
-            if (down_fate[row] != WL_PAIRED)
-                continue;
-            up_rows[n] = partner[row];
-            down_rows[n++] = static_cast<u32>(row);
-            reordered += partner[row] < largest;
-            largest = std::max(largest, partner[row]);
-        }
+        found.emplace(up_ids.data(), ups, down_ids.data(), downs, ups + downs < few_joined ? 1 : threads);
     }
-    return nb::make_tuple(to_numpy(std::move(up_rows), joined.pairs), to_numpy(std::move(down_rows), joined.pairs),
-        to_numpy(std::move(up_fate), ups), to_numpy(std::move(down_fate), downs), joined.only_upstream, joined.only_downstream,
-        joined.duplicated, joined.ambiguous, reordered);
+    const wl_joined &joined = found->joined;
+    return nb::make_tuple(to_numpy(std::move(found->up.paired), joined.pairs),
+        to_numpy(std::move(found->down.paired), joined.pairs), to_numpy(std::move(found->up.fates), ups),
+        to_numpy(std::move(found->down.fates), downs), joined.only_upstream, joined.only_downstream, joined.duplicated,
+        joined.ambiguous, found->reordered);
 }
 
 /* The sum in two words, lower word first: exact for any number of values. */
@@ -430,8 +347,34 @@ nb::object exact_sum(nb::handle given)
     return nb::make_tuple(static_cast<u64>(sum), static_cast<s64>(sum >> 64));
 }
 
+/* The rows that are left when coins drop every second one until there are no more than `most`, and how often they did. */
+nb::object thinned(nb::handle given_ids, size_t most, u64 purpose)
+{
+    const auto ids = countable(given_ids, "ids");
+    size_t count = ids.shape(0);
+    u32 rounds = 0;
+    auto rows = lines<u32>(std::max<size_t>(count, 1));
+
+    {
+        nb::gil_scoped_release release;
+        for (size_t i = 0; i < count; i++)
+            rows[i] = static_cast<u32>(i);
+        for (; count > most; rounds++) {
+            const u64 key = wl_coin_key(rounds, purpose);
+            size_t left = 0;
+
+            for (size_t i = 0; i < count; i++) {
+                rows[left] = rows[i];
+                left += !(wl_coin(ids.data()[rows[i]], key) >> 63);
+            }
+            count = left;
+        }
+    }
+    return nb::make_tuple(to_numpy(std::move(rows), count), rounds);
+}
+
 /* The time of each wanted packet, by the low bits of its number; `untold` if there is none, or more than one. */
-Filled<s64> times_of(nb::handle given_numbers, nb::handle given_times, nb::handle given_wanted, s64 untold)
+nb::object times_of(nb::handle given_numbers, nb::handle given_times, nb::handle given_wanted, s64 untold)
 {
     const Packets packets(given_numbers, given_times, "numbers");
     const auto wanted = countable(given_wanted, "wanted");
@@ -500,7 +443,7 @@ wl_lda lda_of(u64 rows, const std::vector<u32> &shifts, u64 seed)
 }
 
 /* Rows (count, sum) without the packets that were not paired. */
-Filled<u64> rows_without(nb::handle given_rows, nb::handle numbers, nb::handle times, nb::handle given_fates, u64 seed)
+nb::object rows_without(nb::handle given_rows, nb::handle numbers, nb::handle times, nb::handle given_fates, u64 seed)
 {
     const auto words = exactly<Column<u64>>(given_rows, "rows");
     const Packets packets(numbers, times, "numbers");
@@ -614,9 +557,11 @@ void add_crossing(nb::module_ &m)
 {
     m.def("coins", &coins, "ids"_a, "seed"_a, "purpose"_a, "The coin of each id.");
     m.def("number_copies", &number_copies, "ids"_a, "The number of each entry: its id for the first copy, a hash for the n-th.");
-    m.def(
-        "pair", &pair, "up_ids"_a, "down_ids"_a, "Join two levelled caches: pairs in order of arrival downstream, fates, counts.");
+    m.def("pair", &pair, "up_ids"_a, "down_ids"_a, "threads"_a = 1,
+        "Join two levelled caches: pairs in order of arrival downstream, fates, counts.");
     m.def("exact_sum", &exact_sum, "values"_a, "The sum in two words, lower word first.");
+    m.def("thinned", &thinned, "ids"_a, "most"_a, "purpose"_a,
+        "The rows that are left when coins drop every second one until there are no more than `most`, and how often they did.");
     m.def("times_of", &times_of, "numbers"_a, "times_ns"_a, "wanted"_a, "untold"_a,
         "The time of each wanted packet, by the low bits of its number; `untold` if there is none, or more than one.");
     m.def("rows_without", &rows_without, "rows"_a, "numbers"_a, "times_ns"_a, "fates"_a, "seed"_a,

@@ -12,7 +12,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-u64 Decoder::decode(Reader &reader, const Bytes &block, size_t start, size_t stop, const Asked &asked)
+u64 Decoder::decode(Reader &reader, const Bytes &block, size_t start, size_t stop, const Asked &asked, Work *meanwhile)
 {
     if (start > stop || stop > block.shape(0) || block.shape(0) > UINT32_MAX)
         throw std::invalid_argument("the part to read lies outside the buffer");
@@ -24,13 +24,13 @@ u64 Decoder::decode(Reader &reader, const Bytes &block, size_t start, size_t sto
     by_source = asked.by_source;
     for (auto &samples : kept)
         samples.clear();
-    for (FlowWords &one : known)
-        one.begin(width + 1);
+    for (size_t shard = 0; shard < shards; shard++)
+        known[shard].begin(width + 1);
     for (Slowest &one : by_thread)
         one.begin(asked.most, asked.legs, asked.least_ns);
     nb::gil_scoped_release release;
     at = data.data() + start;
-    parts.decode(reader, data.data(), at, data.data() + stop, {asked.all, asked.sharded, asked.until_ns}, crew);
+    parts.decode(reader, data.data(), at, data.data() + stop, {asked.all, asked.sharded, asked.until_ns}, crew, meanwhile);
     return parts.examined();
 }
 
@@ -74,28 +74,26 @@ size_t Decoder::write_slowest(Reader &reader, u64 base, const Memory &memory, Ro
     return all.size();
 }
 
-/* A record has 16 bytes at least. */
 void Decoder::put_in_order(unsigned part)
 {
     auto [begin, end] = parts.records(part);
+    const u8 *from = begin;
     InOrder &order = orders[part];
+    s64 first_ns = INT64_MAX, last_ns = INT64_MIN;
 
-    order.ordered.clear();
-    order.fresh.clear();
-    order.numbers.assign(static_cast<size_t>(end - begin) / 16 + 1, 0);
-    for (size_t shard = 0; shard < shards; shard++) {
-        const std::vector<Kept> &mine = kept[part * shards + shard];
-
-        for (size_t i = 0; i < mine.size(); i++)
-            order.numbers[static_cast<size_t>(data.data() + mine[i].place - begin) / 16] = static_cast<u32>(
-                (i + 1) * shards + shard);
-    }
-    for (u32 number : order.numbers)
-        if (number) {
-            order.ordered.push_back(number);
-            if (numbered(part, number).fresh)
-                order.fresh.push_back(numbered(part, number));
+    order.begin(static_cast<size_t>(end - begin));
+    for (size_t shard = 0; shard < shards; shard++)
+        for (const Kept &one : kept[part * shards + shard]) {
+            order.mark(static_cast<size_t>(data.data() + one.place - from));
+            first_ns = std::min(first_ns, one.time_ns);
+            last_ns = std::max(last_ns, one.time_ns);
+            if (one.fresh)
+                order.fresh.push_back(one);
         }
+    order.count();
+    order.first_ns = first_ns;
+    order.last_ns = last_ns;
+    std::sort(order.fresh.begin(), order.fresh.end(), [](const Kept &a, const Kept &b) { return a.place < b.place; });
 }
 
 std::pair<size_t, size_t> Decoder::put_in_order()
@@ -105,7 +103,7 @@ std::pair<size_t, size_t> Decoder::put_in_order()
     nb::gil_scoped_release release;
     crew.run([this](unsigned part) { put_in_order(part); });
     for (const InOrder &one : orders) {
-        samples += one.ordered.size();
+        samples += one.samples;
         fresh += one.fresh.size();
     }
     return {samples, fresh};
@@ -138,9 +136,15 @@ std::pair<s64, s64> Decoder::gather(const Column<u64> &found, u32 key_words)
     if (key_words > width)
         throw std::invalid_argument("a key is a part of the words");
     nb::gil_scoped_release release;
+    std::vector<size_t> begins;
+    s64 first_ns = INT64_MAX, last_ns = INT64_MIN;
+
     count = 0;
     for (const InOrder &one : orders) {
-        count += one.ordered.size();
+        begins.push_back(count);
+        count += one.samples;
+        first_ns = std::min(first_ns, one.first_ns);
+        last_ns = std::max(last_ns, one.last_ns);
         for (const Kept &fresh : one.fresh) {
             if (static_cast<size_t>(end - next) < width)
                 throw std::invalid_argument("there must be words for each fresh sample");
@@ -158,14 +162,19 @@ std::pair<s64, s64> Decoder::gather(const Column<u64> &found, u32 key_words)
     all.flow_key.resize(count);
     all.leg.resize(count);
     all.tag.resize(width ? count : 0);
-    all.words.resize(count * width);
-    crew.run([this](unsigned part) {
-        size_t to = 0;
+    all.words.resize(width ? count : 0);
+    crew.run([&](unsigned part) { gather_part(part, begins[part]); });
+    return {first_ns, last_ns};
+}
 
-        for (unsigned before = 0; before < part; before++)
-            to += orders[before].ordered.size();
-        for (u32 number : orders[part].ordered) {
-            const Kept &one = numbered(part, number);
+void Decoder::gather_part(unsigned part, size_t first)
+{
+    const InOrder &order = orders[part];
+    const u8 *begin = parts.records(part).first;
+
+    for (size_t shard = 0; shard < shards; shard++)
+        for (const Kept &one : kept[part * shards + shard]) {
+            size_t to = first + order.number(static_cast<size_t>(data.data() + one.place - begin));
 
             all.time_ns[to] = one.time_ns;
             all.delay_ns[to] = one.delay_ns;
@@ -175,13 +184,9 @@ std::pair<s64, s64> Decoder::gather(const Column<u64> &found, u32 key_words)
                 const u64 *words = known[one.flow_key >> 61].of(one.group);
 
                 all.tag[to] = words[0];
-                std::copy_n(words + 1, width, &all.words[to * width]);
+                all.words[to] = words + 1;
             }
-            to++;
         }
-    });
-    auto [first, last] = std::minmax_element(all.time_ns.begin(), all.time_ns.end());
-    return {*first, *last};
 }
 
 void Decoder::add_up(const Into &into)
@@ -196,7 +201,7 @@ void Decoder::add_up(const Into &into)
     nb::gil_scoped_release release;
     crew.run([&](unsigned part) {
         if (part == 0 && into.groups)
-            into.groups->add_each(count, all.words.data(), tag, leg, delay_ns, nullptr);
+            into.groups->add_each(count, [this](size_t i) { return all.words[i]; }, tag, leg, delay_ns, nullptr);
         if (part == 0 && into.times)
             for (size_t i = 0; i < count; i++)
                 if (into.legs >> (leg[i] & 1) & 1)
@@ -284,19 +289,28 @@ size_t Decoder::read(int file, const Memory &into, size_t start, size_t stop, u6
 
 void add_decoder(nb::module_ &m)
 {
+    nb::class_<Work>(m, "Work", "Work in pieces, for threads that have nothing better to do.");
     nb::class_<Decoder>(m, "Decoder", "Blocks of a file, decoded by several threads into rows that a method takes as they are.")
         .def(nb::init<unsigned>(), "threads"_a)
         .def(
             "decode",
             [](Decoder &decoder, Reader &reader, const Bytes &data, size_t start, size_t stop, bool all, bool sharded, bool keep,
-                u32 words, bool by_source, s64 until_ns, size_t most, u32 legs, s64 least_ns) {
+                u32 words, bool by_source, s64 until_ns, size_t most, u32 legs, s64 least_ns, Work *meanwhile) {
                 return decoder.decode(
-                    reader, data, start, stop, {all, sharded, keep, words, by_source, until_ns, most, legs, least_ns});
+                    reader, data, start, stop, {all, sharded, keep, words, by_source, until_ns, most, legs, least_ns}, meanwhile);
             },
             "reader"_a, "data"_a, "start"_a, "stop"_a, "all"_a, "sharded"_a, "keep"_a, "words"_a, "by_source"_a, "until_ns"_a,
-            "most"_a, "legs"_a, "least_ns"_a,
-            "Decode a part of a block, up to a record that changes how the next are read, or to a packet at until_ns or later. "
-            "Returns the packets.")
+            "most"_a, "legs"_a, "least_ns"_a, "meanwhile"_a.none() = nb::none(),
+            "Decode a part of a block, up to a record that changes how the next are read, or to a packet at until_ns or later, and "
+            "do other work. Returns the packets.")
+        .def("beside", &Decoder::beside, nb::rv_policy::take_ownership, "Another one with the same threads, for the next block.")
+        .def(
+            "finish",
+            [](Decoder &decoder, Work &work) {
+                nb::gil_scoped_release release;
+                decoder.crew.run(work);
+            },
+            "work"_a, "Do what is left of a work.")
         .def("proceed", &Decoder::proceed, "reader"_a,
             "Take in what ended the decoding. Returns (stopped at, status, size of the next record, whether until_ns was reached).")
         .def("write_slowest", &Decoder::write_slowest, "reader"_a, "base"_a, "memory"_a, "delay_ns"_a, "leg"_a, "kind"_a,

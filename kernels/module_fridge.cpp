@@ -142,6 +142,7 @@ class Fridge {
 
             for (; count < burst && first + count < rows; count++) {
                 packets[count] = &decoder.row(first + count);
+                __builtin_prefetch(packets[count] + 48);
                 if (packets[count]->time_ns >= until_ns && until_ns != INT64_MAX)
                     break;
                 wl_errand errand = errand_of(*packets[count]);

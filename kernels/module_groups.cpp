@@ -25,15 +25,19 @@ void add_times(GroupTimes &times, const Column<s64> &time_ns, const Column<u32> 
     }
 }
 
-bool copy_counts(const GroupTimes &times, u64 tag, s64 slot, Room<u32> out)
+bool copy_counts(const GroupTimes &times, u64 tag, Room<u32> out)
 {
-    const u32 *counts = times.counts(tag, slot);
+    size_t slots = static_cast<size_t>(times.last() - times.first() + 1);
+    bool any = false;
 
-    if (out.shape(0) != WL_EIGHTHS)
-        throw std::invalid_argument("there must be room for each count");
-    if (counts)
-        std::copy(counts, counts + WL_EIGHTHS, out.data());
-    return counts;
+    if (out.shape(0) != slots * WL_EIGHTHS)
+        throw std::invalid_argument("there must be room for the counts of each slot");
+    for (size_t i = 0; i < slots; i++)
+        if (const u32 *counts = times.counts(tag, times.first() + static_cast<s64>(i))) {
+            std::copy(counts, counts + WL_EIGHTHS, out.data() + i * WL_EIGHTHS);
+            any = true;
+        }
+    return any;
 }
 
 } // namespace
@@ -66,8 +70,7 @@ void add_groups(nb::module_ &m)
         .def(nb::init<size_t, s64>(), "most_cells"_a, "most_slots"_a)
         .def("add", &add_times, "time_ns"_a, "rows"_a, "legs"_a, "delays_ns"_a, "of_each"_a, "tags"_a, "wanted"_a,
             "Add delays of these legs (bits), with their weights (default: 1); rows: of their times.")
-        .def("counts", &copy_counts, "tag"_a, "slot"_a, "out"_a,
-            "Fill in the counts of a group in a slot. Returns if there are any.")
+        .def("counts", &copy_counts, "tag"_a, "out"_a, "Fill in the counts of a group, slot after slot. Returns if there are any.")
         .def_prop_ro("first", &GroupTimes::first)
         .def_prop_ro("last", &GroupTimes::last)
         .def_prop_ro("length_ns", &GroupTimes::length_ns)

@@ -159,23 +159,35 @@ class Match {
         return samples;
     }
 
-    /* Match decoded rows. Each thread takes the same shards as before, whose tables may be in its caches, and then any that is
-     * left. Delays are added to the tallies, one for each thread. */
-    void observe_rows(Decoder &decoder, const std::vector<Tally *> &tallies)
-    {
-        std::atomic<bool> taken[shards] = {};
-        unsigned threads = decoder.crew.size();
+    /* Decoded rows to match, shard by shard. Each thread takes the same shards as before, whose tables may be in its caches, and
+     * then any that is left. Delays are added to the tallies, one for each thread. */
+    class Rows : public Work {
+      public:
+        Rows(Match &with, Decoder &rows, std::vector<Tally *> into) : match(with), decoder(rows), tallies(std::move(into))
+        {
+            if (tallies.size() != decoder.crew.size())
+                throw std::invalid_argument("there must be a tally for each thread");
+        }
 
-        if (tallies.size() != threads)
-            throw std::invalid_argument("there must be a tally for each thread");
-        nb::gil_scoped_release release;
-        decoder.crew.run([&](unsigned thread) {
+        bool piece(unsigned thread) override
+        {
+            unsigned threads = decoder.crew.size();
+
             for (unsigned whose = 0; whose < threads; whose++)
-                for (size_t shard = (thread + whose) % threads; shard < tables.size(); shard += threads)
-                    if (!taken[shard].exchange(true))
-                        match_shard(decoder, shard, *tallies[thread], decoder.by_thread[thread]);
-        });
-    }
+                for (size_t shard = (thread + whose) % threads; shard < match.tables.size(); shard += threads)
+                    if (!taken[shard].exchange(true)) {
+                        match.match_shard(decoder, shard, *tallies[thread], decoder.by_thread[thread]);
+                        return true;
+                    }
+            return false;
+        }
+
+      private:
+        Match &match;
+        Decoder &decoder;
+        std::vector<Tally *> tallies;
+        std::atomic<bool> taken[shards] = {};
+    };
 
     bool sharded() const
     {
@@ -200,31 +212,37 @@ class Match {
     }
 
   private:
-    /* Fetches what packets further on will need. What it finds of one it keeps until the next step. */
+    /* Fetches what packets further on will need. Where it finds a connection it keeps until the packet's turn. */
     class Ahead {
       public:
         /* Inlined before a compiler can see that it has no effect. `key`, `table`: of a row, and for a key. */
         template <typename Key, typename Table>
         __attribute__((always_inline)) void look(size_t i, size_t count, const Key &key, const Table &table)
         {
+            table(key(i)).guess = places[i % kept];
             if (i + 3 * ahead < count)
                 __builtin_prefetch(wl_set_of(&table(key(i + 3 * ahead)), key(i + 3 * ahead))->key);
             if (i + ahead < count) {
                 const Shard &mine = table(key(i + ahead));
-                const wl_side *side = wl_set_of(&mine, key(i + ahead))->connection[places[i % ahead]].side;
+                const wl_side *side = wl_set_of(&mine, key(i + ahead))->connection[places[(i + ahead) % kept]].side;
 
-                __builtin_prefetch(&mine.segments[side[0].first ? side[0].first : side[1].first], 1);
+                __builtin_prefetch(&mine.segments[side[0].first], 1);
+                __builtin_prefetch(&mine.segments[side[1].first], 1);
             }
             if (i + 2 * ahead < count) {
                 const wl_connection_set *set = wl_set_of(&table(key(i + 2 * ahead)), key(i + 2 * ahead));
 
-                places[i % ahead] = static_cast<u8>(wl_place(set, key(i + 2 * ahead)) % WL_SET);
-                __builtin_prefetch(&set->connection[places[i % ahead]], 1);
+                u8 place = static_cast<u8>(wl_place(set, key(i + 2 * ahead)) % WL_SET);
+
+                places[(i + 2 * ahead) % kept] = place;
+                __builtin_prefetch(&set->connection[place], 1);
             }
         }
 
       private:
-        u8 places[ahead] = {}; /* in their sets, of the rows that are one to two steps ahead */
+        static constexpr size_t kept = 2 * ahead;
+
+        u8 places[kept] = {}; /* in their sets, of the rows from this one on */
     };
 
     void match_shard(Decoder &decoder, size_t shard, Tally &tally, Decoder::Slowest &slowest)
@@ -397,7 +415,13 @@ void add_match(nb::module_ &m)
             "waiting"_a, "threads"_a = 1)
         .def("observe", &Match::observe, "packets"_a, "row"_a, "delay_ns"_a, "leg"_a, "kind"_a,
             "Add packets and fill the arrays. Returns the number of samples.")
-        .def("observe_rows", &Match::observe_rows, "decoder"_a, "tallies"_a, "Match decoded rows, and add delays to the tallies.")
+        .def(
+            "rows",
+            [](Match &match, Decoder &decoder, const std::vector<Tally *> &tallies) -> Work * {
+                return new Match::Rows(match, decoder, tallies);
+            },
+            "decoder"_a, "tallies"_a, nb::rv_policy::take_ownership, nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>(),
+            nb::keep_alive<0, 3>(), "The work of matching decoded rows, and adding delays to the tallies.")
         .def_prop_ro("sharded", &Match::sharded, "Whether it takes rows by shard.")
         .def_prop_ro("evicted", &Match::evicted)
         .def_prop_ro("backwards", &Match::backwards)

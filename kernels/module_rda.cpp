@@ -10,6 +10,7 @@
 
 #include "arrays.hpp"
 #include "module.hpp"
+#include "numpy.hpp"
 
 extern "C" {
 #include "rateless.h"
@@ -21,26 +22,25 @@ using namespace nb::literals;
 namespace {
 
 template <typename T> using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
-using Finds = std::tuple<Array<u64>, Array<s64>>;
-using Decoded = std::tuple<Array<u64>, Array<s64>, bool>;
+using Finds = std::tuple<nb::object, nb::object>;
+using Decoded = std::tuple<nb::object, nb::object, bool>;
 
 constexpr size_t bucket_words = sizeof(wl_bucket) / sizeof(u64), cell_words = sizeof(wl_cell) / sizeof(u64);
 constexpr size_t strata_words = WL_STRATA * WL_STRATUM_CELLS * cell_words;
 
 /* A Python array that owns its memory. */
-template <typename T> Array<T> owned(std::unique_ptr<T[], Free> memory, size_t count)
+template <typename T> nb::object owned(std::unique_ptr<T[], Free> memory, size_t count)
 {
+    if (count <= few_values)
+        return array_of(memory.get(), count);
     nb::capsule owner(memory.get(), [](void *values) noexcept { std::free(values); });
 
-    return Array<T>(memory.release(), {count}, owner);
+    return nb::cast(Array<T>(memory.release(), {count}, owner));
 }
 
-template <typename T> Array<T> copied(const u64 *values, size_t count)
+template <typename T> nb::object copied(const u64 *values, size_t count)
 {
-    auto memory = zeroed<T>(std::max<size_t>(count, 1));
-
-    std::copy(values, values + count, memory.get());
-    return owned(std::move(memory), count);
+    return array_of(reinterpret_cast<const T *>(values), count);
 }
 
 wl_rda rda_of(size_t words, size_t words_each, u32 banks, u64 seed, bool one_array, bool checked)
@@ -181,7 +181,7 @@ u64 strata_estimate(Column<u64> difference, u64 seed)
     return wl_strata_estimate(&rda, cells.data());
 }
 
-Array<u64> minhash(Column<u64> numbers, u32 count, u64 seed)
+nb::object minhash(Column<u64> numbers, u32 count, u64 seed)
 {
     auto smallest = zeroed<u64>(std::max<u32>(count, 1));
     const u64 *number = numbers.data();
@@ -203,7 +203,7 @@ Array<u64> minhash(Column<u64> numbers, u32 count, u64 seed)
 /* The first symbols of numbers: at most WL_NEAR. Numbers draw in turn, those that are not done again: the draws of one wait for
  * each other, and when it is done is a coin, hence no branch. Neighbours add to symbols of their own, or each waits for the one
  * before. */
-Array<u64> rateless_first(Column<u64> numbers, u32 count, u64 seed)
+nb::object rateless_first(Column<u64> numbers, u32 count, u64 seed)
 {
     constexpr size_t together = 256, copies = 8;
     static const wl_near near = [] {
@@ -265,7 +265,7 @@ class RatelessEncoder {
         wl_rateless_begin(&rateless, seed);
     }
 
-    Array<u64> symbols(u32 count)
+    nb::object symbols(u32 count)
     {
         if (count >= WL_NEVER - made)
             throw std::invalid_argument("there must be less than 2^32 symbols");

@@ -11,31 +11,31 @@
 static_assert(sizeof(wl_seen) == 64, "a row is a line of the cache");
 
 /* Word by word: fields that were stored one by one could not be loaded as one word before all are in the cache. */
-inline void Parts::Rows::write_past_caches(wl_seen *to, const wl_seen &row)
+__attribute__((always_inline)) inline void Parts::Rows::add(s64 time_ns, const wl_row &row, u32 place)
 {
+    if (__builtin_expect(count == room, 0))
+        grow();
+    wl_seen *to = &rows[count++];
 #if defined(__x86_64__)
-    auto word = [to](size_t place, u64 value) {
-        _mm_stream_si64(reinterpret_cast<long long *>(to) + place, static_cast<long long>(value));
-    };
-    auto pair = [](u32 low, u64 high) {
-        __asm__("" : "+r"(low)); /* two loads, which a compiler would make one */
-        return low | high << 32;
+    auto word = [to](size_t number, u64 value) __attribute__((always_inline)) {
+        _mm_stream_si64(reinterpret_cast<long long *>(to) + number, static_cast<long long>(value));
     };
 
     static_assert(offsetof(wl_seen, payload_length) == 24 && offsetof(wl_seen, src_port) == 44 &&
                       offsetof(wl_seen, protocol) == 54 && offsetof(wl_seen, place) == 60,
         "the words are those of the row");
-    word(0, static_cast<u64>(row.time_ns));
+    word(0, static_cast<u64>(time_ns));
     word(1, row.flow_key);
     word(2, row.transaction);
-    word(3, pair(row.payload_length, row.seq));
-    word(4, pair(row.ack, row.tsval));
-    word(5, pair(row.tsecr, row.src_port | static_cast<u32>(row.dst_port) << 16));
-    word(
-        6, pair(row.window | static_cast<u32>(row.ip_id) << 16, row.flags | row.protocol << 16 | static_cast<u32>(row.kind) << 24));
-    word(7, pair(row.message, row.place));
+    word(3, row.payload_length | static_cast<u64>(row.seq) << 32);
+    word(4, row.ack | static_cast<u64>(row.tsval) << 32);
+    word(5, row.tsecr | static_cast<u64>(row.src_port | static_cast<u32>(row.dst_port) << 16) << 32);
+    word(6, row.window | static_cast<u32>(row.ip_id) << 16 |
+                static_cast<u64>(row.flags | static_cast<u32>(row.protocol) << 16 | static_cast<u32>(row.kind) << 24) << 32);
+    word(7, row.message | static_cast<u64>(place) << 32);
 #else
-    *to = row;
+    *to = {time_ns, row.flow_key, row.transaction, row.payload_length, row.seq, row.ack, row.tsval, row.tsecr, row.src_port,
+        row.dst_port, row.window, row.ip_id, row.flags, row.protocol, row.kind, row.message, place};
 #endif
 }
 
@@ -58,21 +58,41 @@ static inline void finish_writing()
 #endif
 }
 
+/* Nearly all captures: pcap of this machine's byte order, of one Ethernet interface, of which everything is wanted. */
+bool Parts::common(const Reader &reader)
+{
+    const wl_file &file = reader.file;
+
+    return file.format == WL_FORMAT_PCAP && !file.swapped && !file.lengths_swapped && file.record_header == 16 &&
+           reader.interfaces[0].description.link == WL_LINK_ETHERNET && !reader.interfaces[0].program && reader.frames.open();
+}
+
+/* What a compiler may rely on then. */
+template <bool common> static inline void assume(wl_file &file)
+{
+    if (common) {
+        file.format = WL_FORMAT_PCAP;
+        file.swapped = file.lengths_swapped = 0;
+        file.record_header = 16;
+    }
+}
+
 /* Pass over records up to a place, or to one that is no packet's, or to a packet that is wanted at this time or later. */
+template <bool common>
 void Parts::walk(Walk &walk, const u8 *until, const u8 *end, const Reader &reader, s64 until_ns, Frames &frames)
 {
     wl_record record = {};
     Walk now = walk;
 
     while (now.at < until) {
+        assume<common>(now.file);
         wl_step step = wl_next(&now.file, now.at, end, &record);
 
         if (step == WL_STEP_PACKET) {
             if (__builtin_expect(record.time_ns >= until_ns, 0) && until_ns != INT64_MAX) {
                 const Reader::Interface &interface = reader.interfaces[record.interface];
-                wl_row row;
 
-                if (frames.wanted(record, interface.description.link, frames.counts, interface.program, &row)) {
+                if (frames.wanted(record, interface.description.link, frames.counts, interface.program, [](const wl_row &) {})) {
                     now.edge = true;
                     now.edge_ns = record.time_ns;
                     break;
@@ -91,18 +111,18 @@ void Parts::walk(Walk &walk, const u8 *until, const u8 *end, const Reader &reade
     walk = now;
 }
 
-void Parts::decode_part(Reader &reader, Part &part, const u8 *begin, Asked asked)
+template <bool common> void Parts::decode_part(Reader &reader, Part &part, const u8 *begin, Asked asked)
 {
     /* Copies that no store into a row can alias, and that share no line of the cache with another thread's. */
     Frames frames = reader.frames;
     Frames::Counts now = part.counts;
     wl_file reading = reader.file;
     wl_record record = {};
-    wl_row row;
     u64 examined = 0, packets = 0;
     u32 from = 0; /* the interface of these packets */
 
     for (const u8 *at = part.at; at < part.end; at += record.length) {
+        assume<common>(reading);
         if (wl_next(&reading, at, part.end, &record) != WL_STEP_PACKET)
             continue;
         if (record.interface != from) {
@@ -113,55 +133,72 @@ void Parts::decode_part(Reader &reader, Part &part, const u8 *begin, Asked asked
         packets++;
         const Reader::Interface &interface = reader.interfaces[from];
 
-        if (!frames.wanted(record, interface.description.link, now, interface.program, &row))
-            continue;
-        examined++;
-        if (!asked.all && !wl_matters(row.kind, row.message))
-            continue;
-        part.rows[asked.sharded ? row.flow_key >> 61 : 0].add({record.time_ns, row.flow_key, row.transaction, row.payload_length,
-            row.seq, row.ack, row.tsval, row.tsecr, row.src_port, row.dst_port, row.window, row.ip_id, row.flags, row.protocol,
-            row.kind, row.message, static_cast<u32>(at - begin)});
+        examined += frames.wanted<common>(
+            record, interface.description.link, now, interface.program, [&](const wl_row &row) __attribute__((always_inline)) {
+                if (asked.all || wl_matters(row.kind, row.message))
+                    part.rows[asked.sharded ? row.flow_key >> 61 : 0].add(record.time_ns, row, static_cast<u32>(at - begin));
+            });
     }
     finish_writing();
     if (packets)
         part.packets[from] += packets;
     part.examined = examined;
     part.counts = now;
-    if (frames.relative && !reader.frames.counts.timed) /* then this part is alone */
+    if (frames.relative && !reader.frames.counts.timed && part.end > part.at) /* then this part has all records */
         reader.frames.filter = frames.filter;
 }
 
-void Parts::decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, Asked asked, Crew &crew)
+/* Find where all parts begin and end; `ready` says how many are found. */
+void Parts::walk_all(const Reader &reader, const u8 *at, const u8 *end, s64 until_ns, bool plain, std::atomic<unsigned> &ready)
 {
     const Frames::Counts &all = reader.frames.counts;
     /* The first packet's time is what others are relative to. */
-    unsigned threads = reader.frames.relative && !all.timed ? 1 : size();
-    /* Not shared but by turns. */
+    unsigned share = reader.frames.relative && !all.timed ? 1 : size();
+    /* Not shared. */
     Walk so_far = {at, reader.file, WL_STEP_PACKET, all.packets, 0, all.before_ns, all.timed, false, 0};
     Frames looking = reader.frames;
-    std::atomic<unsigned> turn = 0;
 
-    before = reader.file;
-
-    crew.run([&](unsigned mine) {
-        const u8 *until = mine + 1 >= threads ? end + 1 : at + (end - at) * (mine + 1) / threads;
-        Part &part = parts[mine];
+    for (unsigned i = 0; i < size(); i++) {
+        const u8 *until = i + 1 >= share ? end + 1 : at + (end - at) * (i + 1) / share;
+        Part &part = parts[i];
 
         part.clear(reader.interfaces.size());
-        Crew::await([&] { return turn.load(std::memory_order_acquire) == mine; });
         part.at = so_far.at;
         part.before = so_far.packets;
         part.counts.timed = so_far.timed;
         part.counts.first_ns = part.counts.last_ns = part.counts.before_ns = so_far.before_ns;
         if (so_far.step == WL_STEP_PACKET && !so_far.edge)
-            walk(so_far, until, end, reader, asked.until_ns, looking);
+            (plain ? walk<true> : walk<false>)(so_far, until, end, reader, until_ns, looking);
         part.end = so_far.at;
-        turn.store(mine + 1, std::memory_order_release);
-        decode_part(reader, part, begin, asked);
+        ready.store(i + 1, std::memory_order_release);
+    }
+    walked = so_far;
+}
+
+void Parts::decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, Asked asked, Crew &crew, Work *meanwhile)
+{
+    std::atomic<unsigned> ready = 0, taken = 0;
+    bool plain = common(reader);
+
+    before = reader.file;
+    crew.run([&](unsigned thread) {
+        if (thread == 0)
+            walk_all(reader, at, end, asked.until_ns, plain, ready);
+        for (int waited = 0; taken.load(std::memory_order_relaxed) < size();) {
+            unsigned next = taken.load(std::memory_order_relaxed);
+
+            if (next < ready.load(std::memory_order_acquire)) {
+                if (taken.compare_exchange_strong(next, next + 1))
+                    (plain ? decode_part<true> : decode_part<false>)(reader, parts[next], begin, asked);
+            } else if (!meanwhile || !meanwhile->piece(thread)) {
+                Crew::wait(waited++);
+            }
+        }
+        while (meanwhile && meanwhile->piece(thread))
+            ;
     });
     for (const Part &part : parts)
         add_up(reader, part);
-    walked = so_far;
 }
 
 wl_step Parts::proceed(Reader &reader, const u8 *&at, u64 &needed)

@@ -1,8 +1,8 @@
 /* The records of a block, decoded by several threads into rows that matching takes, by shard.
  *
- * Each thread takes a part of the block. Where a part begins, only the records before it tell: the threads walk over their
- * records one after the other, which is quick, and decode them at the same time, which is not. A block of a file that begins a
- * section or describes an interface ends the walk: the caller decodes again from there.
+ * There is a part for each thread. Where a part begins, only the records before it tell: one thread walks over all records, which
+ * is quick; then threads decode, each the next part. Until there is one they do other work: match rows of the block before. A
+ * block of a file that begins a section or describes an interface ends the walk: the caller decodes again from there.
  *
  * Law: rows of a shard, part after part, are in the order of the file; counts are those of one thread. */
 #ifndef WIRELAG_PARTS_HPP
@@ -35,15 +35,9 @@ class Parts {
             count = 0;
         }
 
-        void add(const wl_seen &row)
-        {
-            if (count == room)
-                grow();
-            write_past_caches(&rows[count++], row);
-        }
+        void add(s64 time_ns, const wl_row &row, u32 place);
 
       private:
-        static void write_past_caches(wl_seen *to, const wl_seen &row);
         void grow();
 
         std::unique_ptr<wl_seen[], Free> rows;
@@ -74,8 +68,9 @@ class Parts {
         s64 until_ns;
     };
 
-    /* Decode the records of [at, end), in a block that begins at `begin`. Without the GIL, as all that follows. */
-    void decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, Asked asked, Crew &crew);
+    /* Decode the records of [at, end), in a block that begins at `begin`, and do other work, if there is any. Without the GIL, as
+     * all that follows. */
+    void decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, Asked asked, Crew &crew, Work *meanwhile);
 
     /* Where the records of a part begin and end. */
     std::pair<const u8 *, const u8 *> records(unsigned part) const
@@ -92,7 +87,6 @@ class Parts {
         Frames::Counts counts = {};
         wl_file reading = before;
         wl_record record = {};
-        wl_row found;
         u64 number = parts[part].before;
 
         counts.timed = true;
@@ -104,9 +98,10 @@ class Parts {
                 continue;
             const Reader::Interface &interface = reader.interfaces[record.interface];
 
-            reader.frames.wanted(record, interface.description.link, counts, interface.program, &found);
-            batches[row / batch_rows]->write(
-                row % batch_rows, found, record, number, base + static_cast<u64>(record.frame - begin));
+            reader.frames.wanted(record, interface.description.link, counts, interface.program, [&](const wl_row &found) {
+                batches[row / batch_rows]->write(
+                    row % batch_rows, found, record, number, base + static_cast<u64>(record.frame - begin));
+            });
             places++;
             count--;
             row++;
@@ -121,15 +116,14 @@ class Parts {
         Frames::Counts counts = {};
         wl_file reading = before;
         wl_record record = {};
-        wl_row found;
 
         counts.timed = true;
         for (const Place &one : places) {
             wl_next(&reading, begin + one.place, parts[part].end, &record);
             const Reader::Interface &interface = reader.interfaces[record.interface];
 
-            reader.frames.wanted(record, interface.description.link, counts, interface.program, &found);
-            batches[row / batch_rows]->write(row % batch_rows, found, record, 0, 0);
+            reader.frames.wanted(record, interface.description.link, counts, interface.program,
+                [&](const wl_row &found) { batches[row / batch_rows]->write(row % batch_rows, found, record, 0, 0); });
             row++;
         }
     }
@@ -175,9 +169,13 @@ class Parts {
         s64 edge_ns;
     };
 
+    static bool common(const Reader &reader);
+    template <bool common>
     static void walk(Walk &walk, const u8 *until, const u8 *end, const Reader &reader, s64 until_ns, Frames &frames);
-    static void decode_part(Reader &reader, Part &part, const u8 *begin, Asked asked);
+    template <bool common> static void decode_part(Reader &reader, Part &part, const u8 *begin, Asked asked);
     static void add_up(Reader &reader, const Part &part);
+
+    void walk_all(const Reader &reader, const u8 *at, const u8 *end, s64 until_ns, bool plain, std::atomic<unsigned> &ready);
 
     std::vector<Part> parts;
     Walk walked = {};

@@ -148,13 +148,19 @@ WL_INLINE int wl_is_service(u16 port)
     return wl_services[place] == port;
 }
 
-WL_INLINE u32 wl_port_rank(u16 port)
+/* The rank of a port, if it is known whether it is among the services. */
+WL_INLINE u32 wl_rank(u16 port, int service)
 {
     if (!port)
         return 3;
     if (port < 1024)
         return 0;
-    return wl_is_service(port) ? 1 : port < 32768 ? 2 : 3;
+    return service ? 1 : port < 32768 ? 2 : 3;
+}
+
+WL_INLINE u32 wl_port_rank(u16 port)
+{
+    return wl_rank(port, port >= 1024 && wl_is_service(port));
 }
 
 /* Whether a packet between these ports is from a client, if nothing but ports is known: with equal ranks the lower is the

@@ -68,11 +68,22 @@ class Reader {
      * stopped, the number of rows, the status, and the size of the next record. */
     std::tuple<size_t, size_t, int, u64> feed(const Bytes &data, size_t start, size_t stop, u64 base, const Memory &memory)
     {
+        Columns *columns = columns_in(memory);
+
+        return each_row(
+            data, start, stop, base, [columns](size_t at, const wl_row &row, const wl_record &record, u64 number, u64 offset) {
+                columns->write(at, row, record, number, offset);
+            });
+    }
+
+    /* The same, but each row is put(at, row, record, its number, the offset of its frame) without the GIL, and not written. */
+    template <typename Put>
+    std::tuple<size_t, size_t, int, u64> each_row(const Bytes &data, size_t start, size_t stop, u64 base, const Put &put)
+    {
         if (start > stop || stop > data.shape(0))
             throw std::invalid_argument("the part to read lies outside the buffer");
-        Columns *columns = columns_in(memory);
         nanobind::gil_scoped_release release;
-        return walk(data.data(), data.data() + start, data.data() + stop, base, columns);
+        return walk(data.data(), data.data() + start, data.data() + stop, base, put);
     }
 
     nanobind::dict statistics() const
@@ -100,7 +111,8 @@ class Reader {
         const wl_bpf *program; /* null: every frame is wanted */
     };
 
-    std::tuple<size_t, size_t, int, u64> walk(const u8 *begin, const u8 *at, const u8 *end, u64 base, Columns *columns)
+    template <typename Put>
+    std::tuple<size_t, size_t, int, u64> walk(const u8 *begin, const u8 *at, const u8 *end, u64 base, const Put &put)
     {
         /* Copies that no store into a column can alias: the compiler keeps them in registers. */
         Frames::Counts now = frames.counts;
@@ -116,8 +128,9 @@ class Reader {
                 Interface &interface = interfaces[record.interface];
 
                 interface.packets++;
-                frames.packet(
-                    record, interface.description.link, base + (record.frame - begin), columns, row, now, interface.program);
+                frames.wanted(record, interface.description.link, now, interface.program,
+                    [&](const wl_row &found)
+                        __attribute__((always_inline)) { put(row++, found, record, now.packets, base + (record.frame - begin)); });
             } else if (step == WL_STEP_MORE || step == WL_STEP_BROKEN) {
                 status = step == WL_STEP_MORE ? MORE : BROKEN;
                 break;

@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from wirelag import _kernels
 
 Fields = Mapping[str, Any]
+T = TypeVar("T")
 _HEAD: Final = struct.Struct("<II")  # length of the names and numbers, checksum of all that follows
 FREE: Final = 1 << 16  # array values that may take no byte, in total
 MOST_COUNT: Final = 1 << 48  # largest value of one counter: sums of many still fit into 63 bits
@@ -26,15 +27,15 @@ MOST_COUNT: Final = 1 << 48  # largest value of one counter: sums of many still 
 def pack(fields: Fields) -> bytes:
     """Encode plain values (numbers, text, lists) and integer arrays."""
     names, arrays = split_fields([fields])
-    head = _json(names[0])
+    head = to_json(names[0])
     body = head + arrays
     return _HEAD.pack(len(head), zlib.crc32(body)) + body
 
 
 def packed_size(fields: Fields) -> int:
     """The length of what `pack` encodes."""
-    names, arrays = split_fields([fields])
-    return _HEAD.size + len(_json(names[0])) + len(arrays)
+    names, sizes = _split([fields], _kernels.squeezed_size)
+    return _HEAD.size + len(to_json(names[0])) + sum(sizes)
 
 
 def unpack(data: bytes) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def unpack(data: bytes) -> dict[str, Any]:
 def from_json(text: bytes) -> Any:
     """Decode JSON; raise a ValueError if it is not valid."""
     try:
-        return json.loads(text, parse_constant=_no_number)
+        return _READER.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
     except (ValueError, RecursionError):
         raise ValueError("is damaged: its names are not JSON") from None
 
@@ -61,42 +62,43 @@ def _no_number(word: str) -> Any:
     raise ValueError(word)
 
 
+_READER: Final = json.JSONDecoder(parse_constant=_no_number)
+_WRITER: Final = json.JSONEncoder(separators=(",", ":"))
+
+
+def to_json(value: Any) -> bytes:
+    """JSON without spaces."""
+    return _WRITER.encode(value).encode()
+
+
 def split_fields(several: Iterable[Fields]) -> tuple[list[dict[str, Any]], bytes]:
     """Split fields into their JSON part and the bytes of all arrays, concatenated."""
-    found, parts, free = list[dict[str, Any]](), list[bytes](), FREE
+    found, parts = _split(several, _kernels.squeeze)
+    return found, b"".join(parts)
+
+
+def _split(several: Iterable[Fields], squeeze: Callable[[Any, int], tuple[int, int, T]]) -> tuple[list[Any], list[T]]:
+    """The JSON part, and what `squeeze` makes of each array."""
+    found, parts, free = list[dict[str, Any]](), list[T](), FREE
     for fields in several:
         names = dict(fields)
         for name, value in fields.items():
             if isinstance(value, np.ndarray):
-                base, width, squeezed = _kernels.squeeze(value, max(0, free))
+                base, width, squeezed = squeeze(value, max(0, free))
                 names[name] = {"array": [value.dtype.str, len(value), base, width]}
                 parts.append(squeezed)
                 free -= 0 if width else len(value)
         found.append(names)
-    return found, b"".join(parts)
+    return found, parts
 
 
 def together(several: Any, body: memoryview | bytes, most: int | None = None) -> list[dict[str, Any]]:
-    """The inverse of `split_fields`. It checks lengths before it allocates. `most`: array values in total."""
+    """The inverse of `split_fields`; lengths are checked before memory is taken. `most`: array values in total."""
     found, place, free, left = list[dict[str, Any]](), 0, FREE, len(body) + FREE if most is None else most
     for names in several:
         if not isinstance(names, dict):
             raise ValueError("is damaged: it has no names")
-        fields: dict[str, Any] = {}
-        for name, value in names.items():
-            if not (isinstance(value, dict) and "array" in value):
-                fields[name] = value
-                continue
-            dtype, count, base, width = _shape(name, value["array"])
-            free, left = free - (0 if width else count), left - count
-            end = place + count * width
-            if end > len(body):
-                raise ValueError(f"is cut short in {name}")
-            if free < 0 or left < 0:
-                raise ValueError(f"is damaged: {name} has more values than allowed")
-            values = fields[name] = np.empty(count, dtype)
-            _kernels.unsqueeze(body, place, width, base & 2**64 - 1, values)
-            place = end
+        fields, place, free, left = _kernels.unsqueeze(names, body, place, free, left)
         found.append(fields)
     if place != len(body):
         raise ValueError("is damaged: it has extra bytes at the end")
@@ -117,14 +119,3 @@ def number_of(fields: Fields, name: str) -> int:
     if not isinstance(value, int) or not 0 <= value < MOST_COUNT:
         raise ValueError(f"{name} is missing or not a valid count")
     return value
-
-
-def _shape(name: str, shape: Any) -> tuple[str, int, int, int]:
-    match shape:
-        case ["<u8" | "<i8" as dtype, int(count), int(base), int(width)] if 0 <= width <= 8 and count >= 0:
-            return dtype, count, base, width
-    raise ValueError(f"is damaged: {name} cannot be an array of {shape}")
-
-
-def _json(names: Fields) -> bytes:
-    return json.dumps(names, separators=(",", ":")).encode()

@@ -28,7 +28,7 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("rtt --help", set(), 105, 70),
     ("watch --help", set(), 115, 110),
     ("info CAPTURE", {"numpy"}, 82, 195),
-    ("rtt CAPTURE", {"numpy"}, 78, 187),
+    ("rtt CAPTURE", {"numpy"}, 72, 167),
     ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 86, 195),
     ("response CAPTURE", {"numpy"}, 83, 184),
 )

@@ -25,6 +25,7 @@ from wirelag.estimators.finecomb import Finecomb, FinecombSynopsis
 from wirelag.estimators.lda import Lda, LdaSynopsis, tuned
 from wirelag.estimators.protocol import Meter
 from wirelag.estimators.rda import Rda, cells, copies_of
+from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
 from wirelag.stats.moments import bound_ns
 from wirelag.stats.row_sums import Rows
@@ -58,6 +59,13 @@ def cut(meter: Meter[S], packets: Sequence[Packet], at: Sequence[int] = ()) -> S
     for start, end in pairwise([0, *sorted(at), max([len(packets), *at])]):
         meter.observe(batch_of(packets[start:end]))
     return meter.cut(WHOLE)
+
+
+def lasting(packets: Sequence[Packet]) -> PacketBatch:
+    """A batch that a meter may keep."""
+    batch = batch_of(packets)
+    batch.lasts = True
+    return batch
 
 
 def cached(packets: Sequence[Packet], capacity: int = 10**6, seed: int = 0, at: Sequence[int] = ()) -> Cached:
@@ -101,6 +109,12 @@ def test_caches(seen: Points, capacity: int, seed: int, at: list[int]) -> None:
     for cache, twin, packets in zip(caches, twins, seen, strict=True):
         assert (cache.level, entries(cache), cache.packets) == (twin.level, twin.entries, len(packets))
         assert entries(cached(packets, 10**6, seed).at_most(capacity)) == twin.entries
+        meter, rest = CacheMeter(capacity, seed), packets[min(at, default=len(packets)) :]
+        meter.observe(lasting(packets[: len(packets) - len(rest)]))
+        if rest:
+            meter.observe(batch_of(rest))
+        kept = meter.cut(WHOLE)
+        assert (kept.level, entries(kept), kept.packets) == (twin.level, twin.entries, len(packets))
     assert [entries(cache) for cache in level(*caches)] == list(join.levelled(*twins))
     both, added = caches[0].followed_by(caches[1], capacity), join.added(*twins)
     assert (both.level, entries(both)) == (added.level, added.entries)

@@ -24,26 +24,80 @@ def test_arrays_are_squeezed_as_the_twin_does(given_values: tuple[bool, list[int
     array = np.array(values, np.int64 if signed else np.uint64)
     base, width, squeezed = _kernels.squeeze(array, free)
     assert (base, width, squeezed) == oracle.squeeze(values, signed, free)
+    assert _kernels.squeezed_size(array, free) == (base, width, len(squeezed))
     assert _kernels.squeeze(np.repeat(array, 2)[::2], free) == (base, width, squeezed)  # with gaps
-    filled, before = np.empty(len(values), np.uint64), bytes(place)
-    _kernels.unsqueeze(memoryview(before + squeezed), place, width, base % 2**64, filled)
-    assert filled.tolist() == oracle.unsqueeze(before + squeezed, place, len(values), width, base)
-    assert filled.tolist() == [value % 2**64 for value in values]
+    before, after = bytes(place), data.draw(st.binary(max_size=3))
+    body, dtype = memoryview(before + squeezed + after), "<i8" if signed else "<u8"
+    names = {"class": None, "a": {"array": [dtype, len(values), base, width]}, "b": {"sent": 1}}
+    spare, room = data.draw(st.integers(0, 9)), data.draw(st.integers(0, 9))
+    free = spare + (0 if width else len(values))
+    fields, end, *left = _kernels.unsqueeze(names, body, place, free, room + len(values))
+    filled = fields["a"]
+    assert list(fields) == list(names)
+    assert (fields["class"], fields["b"], filled.dtype.str) == (None, {"sent": 1}, dtype)
+    assert [end, *left] == [place + len(squeezed), spare, room]
+    unsigned = filled.view(np.uint64).tolist()
+    assert unsigned == oracle.unsqueeze(bytes(body), place, len(values), width, base)
+    assert unsigned == [value % 2**64 for value in values]
+
+
+def unsqueezed(shape: object, place: int = 0, free: int = 100, left: int = 100) -> object:
+    return _kernels.unsqueeze({"ids": {"array": shape}}, bytes(8), place, free, left)
 
 
 @pytest.mark.parametrize(
-    ("place", "width", "count"), [(0, 2, 5), (9, 0, 1), (8, 1, 1), (0, 9, 0), (2**64 - 1, 1, 1), (1, 8, 1)]
+    ("place", "width", "count"), [(0, 2, 5), (8, 1, 1), (1, 8, 1), (0, 1, 9), (0, 8, 2**61), (0, 1, 2**80)]
 )
 def test_no_value_is_read_beyond_its_bytes(place: int, width: int, count: int) -> None:
-    with pytest.raises(ValueError, match="fewer bytes than values"):
-        _kernels.unsqueeze(bytes(8), place, width, 0, np.empty(count, np.uint64))
+    with pytest.raises(ValueError, match=r"^is cut short in ids$"):
+        unsqueezed(["<u8", count, 0, width], place, 2**62, 2**62)
+    for beyond in (9, -1, 2**62):
+        with pytest.raises(ValueError, match="fewer bytes than values"):
+            unsqueezed(["<u8", 0, 0, 0], beyond)
+
+
+@pytest.mark.parametrize(("free", "left"), [(3, 9), (9, 3), (0, 0)])
+@pytest.mark.parametrize("count", [4, 2**40, 2**80])
+def test_no_more_values_are_made_than_allowed(count: int, free: int, left: int) -> None:
+    with pytest.raises(ValueError, match=r"^is damaged: ids has more values than allowed$"):
+        unsqueezed(["<u8", count, 0, 0], free=free, left=left)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        ["<u4", 1, 0, 1],
+        [None, 1, 0, 1],
+        ["<u8", -1, 0, 1],
+        ["<u8", 1.0, 0, 1],
+        ["<u8", 1, "0", 1],
+        ["<u8", 1, 0, 9],
+        ["<u8", 1, 0, -1],
+        ["<u8", 1, 0, 2**70],
+        ["<u8", 1, 0],
+        ["<u8", 1, 0, 1, 1],
+        ("<u8", 1, 0, 1),
+        {"<u8": 1},
+        None,
+        "<u8",
+    ],
+    ids=str,
+)
+def test_a_shape_of_no_array_is_refused(shape: object) -> None:
+    with pytest.raises(ValueError, match=r"^is damaged: ids cannot be an array of ") as refused:
+        unsqueezed(shape)
+    assert str(refused.value).endswith(f" {shape}")
+
+
+def test_a_base_counts_modulo_a_word() -> None:
+    for base in (2**64, -(2**64), 2**200):
+        assert unsqueezed(["<u8", 2, base + 5, 0])[0]["ids"].tolist() == [5, 5]  # type: ignore[index]
 
 
 def test_other_memory_is_refused() -> None:
     words, halves = np.zeros(4, np.uint64), np.zeros(4, np.uint32)
-    for data, room in ((bytes(8), halves), (words, words), (bytes(8), words[::2]), (bytes(8), bytes(8))):
-        with pytest.raises(ValueError, match=r"64 bits|be bytes|no room"):
-            _kernels.unsqueeze(data, 0, 1, 0, room)
+    with pytest.raises(ValueError, match="be bytes"):
+        _kernels.unsqueeze({}, words, 0, 0, 0)
     for one in (halves, np.zeros((2, 2), np.uint64), b"12345678"):
         with pytest.raises(ValueError, match=r"64 bits|one dimension"):
             _kernels.squeeze(one, 9)

@@ -546,10 +546,26 @@ def test_rows_are_left_without_packets_that_are_not_paired(
             _kernels.rows_without(words, *columns(rows), fates[1:], seed)
 
 
-@pytest.mark.parametrize("count", [256, 257])
-def test_few_and_many_ids_are_joined_alike(count: int) -> None:
-    """Few are sorted in another way than many."""
-    rng = np.random.default_rng(count)
-    up, down = (rng.integers(0, count // 2, count).astype(np.uint64) for _ in range(2))
-    few = [_kernels.pair(up[up == one], down[down == one])[4:8] for one in np.unique(np.concatenate((up, down)))]
-    assert _kernels.pair(up, down)[4:8] == tuple(map(sum, zip(*few, strict=True)))
+@pytest.mark.parametrize("copies", [1.0, 1.3, 50.0])
+def test_threads_join_as_one_does(copies: float) -> None:
+    """Enough ids that several threads begin, with few copies and with many; each id is joined as if it were alone."""
+    count, rng = 40_000, np.random.default_rng(int(copies * 10))
+    up, down = (rng.integers(0, int(count / copies), count).astype(np.uint64) for _ in range(2))
+    alone = _kernels.pair(up, down)
+    for threads in (2, 3, 8):
+        for one, other in zip(alone, _kernels.pair(up, down, threads), strict=True):
+            assert np.array_equal(one, other)
+    some = np.arange(0, int(count / copies), 100, np.uint64)
+    up, down = up[np.isin(up, some)], down[np.isin(down, some)]
+    few = [_kernels.pair(up[up == one], down[down == one])[4:8] for one in some]
+    assert _kernels.pair(up, down, 2)[4:8] == tuple(map(sum, zip(*few, strict=True)))
+
+
+def test_a_sample_is_thinned_by_coins() -> None:
+    ids = np.random.default_rng(1).integers(0, 2**64, 1_000, np.uint64)
+    for most in (1_000, 400, 30, 1):
+        rows, rounds = np.arange(len(ids)), 0
+        while len(rows) > most:
+            rows, rounds = rows[_kernels.coins(ids[rows], rounds, 10) >> np.uint64(63) == 0], rounds + 1
+        found, times = _kernels.thinned(ids, most, 10)
+        assert (found.tolist(), times) == (rows.tolist(), rounds)

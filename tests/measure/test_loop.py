@@ -18,8 +18,9 @@ from wirelag.report import Report
 
 def packets_at(times_ns: list[int]) -> PacketBatch:
     batch = PacketBatch.empty()
+    others = ("blocks", "lasts", "port")  # that are no columns
     columns = {name: np.zeros((len(times_ns), *getattr(batch, name).shape[1:]), getattr(batch, name).dtype)
-               for name in PacketBatch.__slots__ if name[0] != "_" and name not in ("blocks", "port")}  # fmt: skip
+               for name in PacketBatch.__slots__ if name[0] != "_" and name not in others}  # fmt: skip
     columns["time_ns"] = np.array(times_ns, np.int64)
     return PacketBatch(columns)
 

@@ -83,11 +83,13 @@ def test_counts_are_those_of_the_twin_however_they_are_split(most_cells: int, mo
             kernel.add(times_ns, some, legs[some], delays_ns[some], weights[some], tags[some], 1)
         told = kernel.first, kernel.last, kernel.length_ns, kernel.left_out
         assert told == (naive.first, naive.last, naive.length_ns, naive.left_out)
-        found, out = {}, np.empty(_kernels.EIGHTHS, np.uint32)
+        found, slots = {}, range(kernel.first, kernel.last + 1)
         for tag in range(1, 40):
-            for slot in range(kernel.first, kernel.last + 1):
-                if kernel.counts(tag, slot, out):
-                    found[tag, slot] = {int(place): int(out[place]) for place in np.flatnonzero(out)}
+            out = np.zeros((len(slots), _kernels.EIGHTHS), np.uint32)
+            if kernel.counts(tag, out.reshape(-1)):
+                for slot, counts in zip(slots, out, strict=True):
+                    if held := np.flatnonzero(counts).tolist():
+                        found[tag, slot] = {place: int(counts[place]) for place in held}
         assert found == naive.cells
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from wirelag import _kernels
 from wirelag.packets.addresses import address_keys, pair_keys
+from wirelag.packets.batch import COLUMNS, PacketBatch
 
 ROWS = 5_000
 
@@ -12,6 +13,12 @@ ROWS = 5_000
 def addresses(seed: int, different: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     return rng.integers(0, 2**64, (different, 2), np.uint64)[rng.integers(0, different, ROWS)]
+
+
+def between(source: np.ndarray, destination: np.ndarray) -> PacketBatch:
+    """Packets between addresses, of which nothing else is known."""
+    columns = {name: np.zeros(len(source), dtype) for name, dtype, width in COLUMNS if width == 1}
+    return PacketBatch(columns | {"src": source, "dst": destination})
 
 
 def plain_keys(source: np.ndarray, destination: np.ndarray) -> list[int]:
@@ -30,15 +37,14 @@ def test_pairs_are_those_of_a_dictionary(most: int, size: int) -> None:
         level += 1
     held = {key: pair for key, pair in held.items() if key < 2 ** (64 - level)}
 
-    pairs, found = _kernels.AddressPairs(most), np.empty(ROWS, np.uint64)
+    seen = _kernels.Sighting(ROWS, 0, most, 0)
     for at in range(0, ROWS, size):
-        some = slice(at, at + size)
-        pairs.observe(source[some].reshape(-1), destination[some].reshape(-1), found[some])
-    assert found.tolist() == keys
-    kept, words = np.empty(len(pairs), np.uint64), np.empty(4 * len(pairs), np.uint64)
-    pairs.rows(kept, words)
-    assert dict(zip(kept.tolist(), words.reshape(-1, 4).tolist(), strict=True)) == held
-    assert pairs.level == level
+        seen.observe(between(source[at : at + size], destination[at : at + size]))
+    assert seen.sampled()[2].tolist() == keys
+    kept, words = np.empty(seen.pair_count, np.uint64), np.empty(4 * seen.pair_count, np.uint64)
+    seen.pairs(kept, words)
+    assert list(zip(kept.tolist(), words.reshape(-1, 4).tolist(), strict=True)) == list(held.items())  # as they came
+    assert seen.pair_level == level
 
 
 def test_courses_are_those_of_a_dictionary() -> None:
@@ -55,9 +61,15 @@ def test_courses_are_those_of_a_dictionary() -> None:
 
 
 def test_wrong_shapes_are_refused() -> None:
+    narrow = np.zeros((2, 3), np.uint64)
     with pytest.raises(ValueError, match="two words"):
-        _kernels.AddressPairs(1).observe(np.zeros(2, np.uint64), np.zeros(3, np.uint64), np.zeros(1, np.uint64))
+        _kernels.Sighting(1, 0, 1, 0).observe(between(narrow, narrow))
+    courses = _kernels.PairCourses(np.zeros(1, np.uint64), np.ones(1, np.uint8))
+    with pytest.raises(ValueError, match="two words"):
+        courses.of(np.zeros(2, np.uint64), np.zeros(3, np.uint64), np.zeros(1, np.uint8))
     with pytest.raises(ValueError, match="room for a pair"):
-        _kernels.AddressPairs(0)
+        _kernels.Sighting(1, 0, 0, 0)
+    with pytest.raises(ValueError, match="a sample has"):
+        _kernels.Sighting(0, 0, 1, 0)
     with pytest.raises(ValueError, match="a course of each"):
         _kernels.PairCourses(np.zeros(2, np.uint64), np.zeros(1, np.uint8))

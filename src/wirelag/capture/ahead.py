@@ -7,7 +7,6 @@ more. A consumer that stops early ends the thread with the batch that it is read
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
@@ -26,6 +25,8 @@ def cores_of(cores: int | None) -> int:
 
 def ahead(items: Callable[[], Iterator[T]]) -> Iterator[T]:
     """What the iterator yields that this function returns; it runs in a thread of its own."""
+    import threading
+
     shelf: deque[T] = deque()
     change = threading.Condition()
     ended, left, problem = False, False, None

@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.capture.pcap import CaptureFile, CaptureStatistics
+from wirelag.capture.pcap import CaptureFile, CaptureStatistics, Into, Take
 from wirelag.capture.streams import STANDARD_INPUT
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import PacketBatch, PacketId
@@ -25,7 +26,8 @@ class Capture:
 
     With `order="time"`, files are merged by capture time, whatever their names (rotated sets, several interfaces);
     packets of one file keep their order. With `order="given"`, files follow one another. With two `cores` or more, a
-    thread reads ahead.
+    thread reads ahead. What `take` makes of each batch, or how many packets went `into` something, comes instead of
+    the batch; it is that thread that does it, if there is one file.
     """
 
     def __init__(
@@ -39,6 +41,8 @@ class Capture:
         order: Order = "time",
         names: Mapping[str, str] | None = None,
         cores: int = 1,
+        take: Take | None = None,
+        into: Into | None = None,
     ) -> None:
         if not paths:
             raise WirelagError("no capture given; name at least one file")
@@ -47,7 +51,7 @@ class Capture:
         if paths.count(STANDARD_INPUT) > 1 or (len(paths) > 1 and STANDARD_INPUT in paths and order == "time"):
             raise WirelagError("standard input cannot be merged by time with other captures: use it alone")
         filter = Filter.of(filter)
-        self.order = order
+        self.order, self._take = order, take if into is None else into.observe
         self.ended = False  # whether all of it was read
         self.first_ns: list[int | None] = [_first_ns(path) for path in paths] if len(paths) > 1 else [None]
         if len(paths) > 1 and filter.relative:
@@ -61,18 +65,25 @@ class Capture:
                 follow=follow,
                 name=names.get(path) if names else None,
                 cores=cores,
+                take=take if len(paths) == 1 else None,
+                into=into if len(paths) == 1 else None,
             )
             for path in paths
         ]
 
     def __iter__(self) -> Iterator[PacketBatch]:
         self.ended = False
-        if self.order == "given" or len(self.files) == 1:
-            for file in self.files:
-                yield from file
+        if len(self.files) == 1:
+            yield from self.files[0]
         else:
-            yield from _in_order_of_time(self.files, [ns or 0 for ns in self.first_ns])
+            batches = self._one_after_the_other()
+            yield from batches if self._take is None else map(self._take, batches)
         self.ended = True
+
+    def _one_after_the_other(self) -> Iterator[PacketBatch]:
+        if self.order == "time":
+            return _in_order_of_time(self.files, [ns or 0 for ns in self.first_ns])
+        return chain.from_iterable(self.files)
 
     @property
     def statistics(self) -> CaptureStatistics:

@@ -49,7 +49,10 @@ class PacketDelays:
         """A row for each packet."""
         if not self._batches:
             return Table(_PACKET, dict.fromkeys(_PACKET, ()))
-        sent_ns, delays_ns, up, down = (np.concatenate(column) for column in list(zip(*self._batches, strict=True))[:4])
+        sent_ns, delays_ns, up, down = (
+            np.concatenate([getattr(one, name) for one in self._batches])
+            for name in ("sent_ns", "delays_ns", "up_about", "down_about")
+        )
         weights = [np.full(len(one.delays_ns), one.stands_for, np.int64) for one in self._batches]
         return Table(
             _PACKET,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,23 @@ _LEAST_ROOM: Final = 1 << 16  # a block with less space is replaced
 _POLL_S: Final = 0.1
 _MOST_PIECES: Final = 8  # some are read ahead
 _UNUSED: Final = 3  # references: the list's, the loop's and the check's own
+
+Take: TypeAlias = "Callable[[PacketBatch], Any]"
+"""What is made of a batch where it is read, and comes instead of it."""
+
+
+class Into(Protocol):
+    """What takes packets where they are read; how many comes instead of a batch."""
+
+    def observe(self, packets: PacketBatch) -> int:
+        """Add a batch."""
+        ...
+
+    def feed(
+        self, reader: _kernels.Reader, data: npt.NDArray[np.uint8], start: int, stop: int, base: int
+    ) -> tuple[int, int, int, int]:
+        """Add packets of a part of a file as they are decoded; returns what `Reader.feed` does."""
+        ...
 
 
 @dataclass(slots=True)
@@ -103,6 +120,8 @@ class CaptureFile:
         follow: bool = False,
         name: str | None = None,
         cores: int = 1,
+        take: Take | None = None,
+        into: Into | None = None,
     ) -> None:
         self.path = path
         self.name = name or ("standard input" if path == STANDARD_INPUT else path)
@@ -112,6 +131,7 @@ class CaptureFile:
         self.tunnels = tunnels
         self.follow = follow
         self.cores = cores
+        self.take, self.into = take, into
         self.compression = ""
         self.warnings: list[str] = []
         self.bytes_read = 0  # bytes of the file, decompressed
@@ -152,7 +172,7 @@ class CaptureFile:
 
     def _read_all(self) -> Iterator[PacketBatch]:
         with self.opened() as stream:
-            yield from self._batches(stream)
+            yield from self._batches(stream) if self.take is None else map(self.take, self._batches(stream))
 
     @contextmanager
     def opened(self) -> Iterator[Stream]:
@@ -185,7 +205,7 @@ class CaptureFile:
         )
         return self._reader
 
-    def _batches(self, stream: Stream) -> Iterator[PacketBatch]:
+    def _batches(self, stream: Stream) -> Iterator[Any]:
         reader = self.new_reader()
         blocks, batches = Pieces(BLOCK_BYTES), Pieces(_kernels.BATCH_BYTES)
         block, base = blocks.take(), 0  # the block starts at byte `base` of the file
@@ -204,6 +224,11 @@ class CaptureFile:
             self.bytes_read = base + stop
             status = _kernels.FULL
             while status == _kernels.FULL:
+                if self.into is not None:
+                    start, rows, status, needed = self.into.feed(reader, block, start, stop, base)
+                    if rows:
+                        yield rows
+                    continue
                 memory = batches.take()
                 start, rows, status, needed = reader.feed(block, start, stop, base, memory)
                 if rows:

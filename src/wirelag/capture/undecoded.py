@@ -7,7 +7,7 @@ stays as it is until the one after the next is read. Memory: two blocks, and a f
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
 
 BYTES_A_THREAD: Final = 1 << 20
 _LEAST_ROOM: Final = 1 << 16
+_LEFT: Final = 1 << 16  # room before decompressed bytes, for what is left of the piece before
 
 Memory = npt.NDArray[np.uint8]
 Read: TypeAlias = Callable[[int, Memory, int, int, int], int]
 """Fills data[start:stop] with a file's bytes from an offset on; returns how many came."""
-Fill: TypeAlias = Callable[[Memory, int], int]
-"""Fills data from a place on with the next bytes; returns how many came, 0 at the end."""
 
 
 @dataclass(slots=True)
@@ -60,41 +59,62 @@ class Undecoded:
 
     def __iter__(self) -> Iterator[Records]:
         with self._file.opened() as stream, ExitStack() as stack:
-            fill = self._from_file(stream)
+            records = Records(self._file.name, self._file.new_reader(), np.empty(0, np.uint8), 0, 0, 0)
             if stream.compression:
-                fill = _from_pieces(stack.enter_context(closing(self._pieces(stream))))
-            records = Records(self._file.name, self._file.new_reader(), np.empty(self._block_bytes, np.uint8), 0, 0, 0)
-            while records.status != _kernels.BROKEN:
-                self._make_room(records)
-                got = fill(records.data, records.stop)
-                if not got:
-                    break
+                more = self._join(records, stack.enter_context(closing(self._pieces(stream))))
+            else:
+                more = self._fill(records, stream)
+            for got in more:
                 self._offset += got
-                records.stop += got
                 self._file.bytes_read = self._offset
                 yield records
+                if records.status == _kernels.BROKEN:
+                    break
             rest = records.data[records.start : records.stop]
             self._file.conclude(stream, records.base + records.start, rest)
 
-    def _from_file(self, stream: Stream) -> Fill:
+    def _fill(self, records: Records, stream: Stream) -> Iterator[int]:
+        """Read the file behind what is left; yields how many bytes came."""
         descriptor = stream.raw.fileno()
-
-        def fill(data: Memory, start: int) -> int:
+        while True:
+            self._make_room(records)
             try:
-                return self._read(descriptor, data, start, len(data), self._offset)
+                got = self._read(descriptor, records.data, records.stop, len(records.data), self._offset)
             except OSError as error:
                 stream.broken = f"reading failed ({error.strerror})"
-                return 0
+                return
+            if not got:
+                return
+            records.stop += got
+            yield got
 
-        return fill
+    def _join(self, records: Records, pieces: Iterable[Memory]) -> Iterator[int]:
+        """Put what is left before the next decompressed bytes, which stay where they are; yields how many came."""
+        for piece in pieces:
+            self._spare = records.data  # not to be used again yet
+            left = records.data[records.start : records.stop]
+            if len(left) <= _LEFT:
+                data = piece[_LEFT - len(left) :]
+                data[: len(left)] = left
+            else:
+                data = np.concatenate((left, piece[_LEFT:]))
+            records.data, records.base = data, records.base + records.start
+            records.start, records.stop = 0, len(data)
+            yield len(piece) - _LEFT
 
     def _pieces(self, stream: Stream) -> Generator[Memory]:
-        """The decompressed bytes."""
+        """The decompressed bytes, each piece behind `_LEFT` bytes of room."""
 
         def pieces() -> Iterator[Memory]:
-            memory = Pieces(BYTES_A_THREAD)
-            while got := stream.readinto(memoryview((piece := memory.take()).data)):
-                yield piece[:got]
+            memory = Pieces(_LEFT + self._block_bytes)
+            while True:
+                piece, stop = memory.take(), _LEFT
+                while stop < len(piece) and (got := stream.readinto(memoryview(piece.data)[stop:])):
+                    stop += got
+                if stop > _LEFT:
+                    yield piece[:stop]
+                if stop < len(piece):
+                    return
                 del piece  # memory is reused once nothing refers to it
 
         yield from pieces() if self._threads == 1 else ahead(pieces)
@@ -121,22 +141,3 @@ class Undecoded:
             return self._file.progress
         size = os.path.getsize(self._file.path)
         return self._offset / size if size else None
-
-
-def _from_pieces(pieces: Iterator[Memory]) -> Fill:
-    left = np.empty(0, np.uint8)  # of the last piece
-
-    def fill(data: Memory, start: int) -> int:
-        nonlocal left
-        begun = start
-        while start < len(data):
-            if not len(left):
-                left = next(pieces, left)
-            got = min(len(left), len(data) - start)
-            data[start : start + got], left = left[:got], left[got:]
-            start += got
-            if not got:
-                break
-        return start - begun
-
-    return fill

@@ -326,8 +326,8 @@ class FridgeMeter:
         self._open.since_ns = first_ns
         return self._stretch
 
-    def observe_rows(self, decoder: _kernels.Decoder, packets: int) -> None:
-        """The same with decoded rows, of all packets."""
+    def work(self, decoder: _kernels.Decoder, packets: int) -> None:
+        """The same with decoded rows, of all packets, at once."""
         self._samples.packets += packets
         tally, rows, row = self._samples.tally(), len(decoder), 0
         delays_ns, weights = np.empty(rows, np.int64), np.empty(rows, np.int64)

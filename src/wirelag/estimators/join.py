@@ -40,6 +40,7 @@ class Join:
 
     memory: int = 512 << 20
     seed: int = 0
+    cores: int = field(default=1, compare=False, repr=False)  # threads that join; no result depends on them
     about: tuple[About, About] | None = field(default=None, compare=False, repr=False)
     sinks: tuple[CrossedSink, ...] = field(default=(), compare=False, repr=False)
 
@@ -71,7 +72,7 @@ class Join:
 
     def cross(self, up: Cached, down: Cached) -> Crossing:
         """The crossing: delays of packets seen at both points, and counts of the others."""
-        crossing = joined(up, down, self._pass_on if self.sinks else None)
+        crossing = joined(up, down, self._pass_on if self.sinks else None, self.cores)
         crossing.wire_bytes = packed_size(down.to_fields())
         return crossing
 

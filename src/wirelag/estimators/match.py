@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import numpy as np
 
 from wirelag import _kernels
-from wirelag.estimators.later import Later
 from wirelag.estimators.matchers import MATCHERS, matcher_bits
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import PacketBatch
@@ -92,10 +91,10 @@ class MatchRows:
         self._samples = [Samples() for _ in range(threads)]
         self._tallies = [samples.tally() for samples in self._samples]
 
-    def observe_rows(self, decoder: _kernels.Decoder, packets: int) -> None:
-        """Match rows."""
-        self._kernel.observe_rows(decoder, self._tallies)
+    def work(self, decoder: _kernels.Decoder, packets: int) -> _kernels.Work:
+        """Matching rows, shard by shard."""
         self._samples[0].packets += packets
+        return self._kernel.rows(decoder, self._tallies)
 
     def cut(self, interval: Interval) -> Samples:
         """The samples whose response came in this interval; requests without a response stay."""
@@ -113,7 +112,11 @@ class MatchMeter:
 
     def __init__(self, estimator: Match) -> None:
         self._kernel = _kernel_of(estimator, max(1, estimator.cores - estimator.later))
-        self._later = Later() if estimator.later and estimator.cores > 1 else None
+        self._later = None
+        if estimator.later and estimator.cores > 1:
+            from wirelag.estimators.later import Later
+
+            self._later = Later()
         self._sinks = estimator.sinks
         self._samples = Samples()
         self._counted: Counter[str] = Counter()

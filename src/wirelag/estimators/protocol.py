@@ -38,7 +38,7 @@ class Meter(Protocol[S_co]):
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Add packets of the open interval, and tag samples with their group.
 
-        It neither keeps nor changes the batch.
+        It neither changes the batch, nor keeps it unless it lasts.
         """
         ...
 

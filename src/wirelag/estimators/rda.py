@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -144,7 +145,7 @@ class RdaSynopsis:
         return {**spread(self.buckets, BUCKET), **about, **self.tail.to_fields("tail_")}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Decoded:
     """The difference of two points: numbers seen only upstream (-1) or only downstream (1), and the undecoded rest."""
 
@@ -153,12 +154,12 @@ class Decoded:
     complete: bool
     left: Words  # undecoded rest of the difference, bucket by bucket
 
-    @property
+    @cached_property
     def upstream(self) -> Words:
         """Numbers seen only upstream."""
         return self.numbers[self.sides < 0]
 
-    @property
+    @cached_property
     def downstream(self) -> Words:
         """Numbers seen only downstream."""
         return self.numbers[self.sides > 0]

@@ -2,7 +2,8 @@
 
 Law: what the method finds is what it finds in packet batches. If somebody asks, all samples are added up in the order
 of the file, by group, time and connection. Rows of the slowest samples are decoded once more, and those of the first
-sample of each flow, for its group. A method that works apart takes the rows of one block while the next one is decoded.
+sample of each flow, for its group. Rows of one block are taken while the next one is decoded: by the same threads, or
+by one of their own for a method that works apart.
 Memory: rows and samples of two blocks of records (`capture.undecoded`), and the groups of some 33,000 flows.
 """
 
@@ -11,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.estimators.later import Later
 from wirelag.estimators.matchers import MATCHERS
 from wirelag.packets.batch import Block, PacketBatch
 from wirelag.packets.filters import EARLIEST_NS, LATEST_NS
@@ -48,8 +48,18 @@ class RowsMeter(Protocol):
     apart: bool  # whether one thread takes rows, in order, for as long as others decode the next ones
     sharded: bool  # by flow key
 
-    def observe_rows(self, decoder: _kernels.Decoder, packets: int) -> None:
-        """Take what was decoded last, of this number of packets."""
+    def work(self, decoder: _kernels.Decoder, packets: int) -> _kernels.Work | None:
+        """Take what was decoded last, of this number of packets, or return the work of taking it."""
+
+
+class _Block(NamedTuple):
+    """A block whose rows a method takes, by a work that is left or at once."""
+
+    work: _kernels.Work | None
+    decoder: _kernels.Decoder
+    reader: _kernels.Reader
+    name: str
+    base: int
 
 
 @dataclass(slots=True)
@@ -80,14 +90,19 @@ class RecordsMeter:
         self._meter, self._into = meter, into or Into()
         groups = self._into.groups
         self._words, self._by_source = (0, False) if groups is None else (groups.name_words, groups.by_source)
-        self._decoders = [_kernels.Decoder(threads - 1) for _ in range(2)] if apart else [_kernels.Decoder(threads)]
-        self._next = cycle(self._decoders)
-        self._measuring = Later() if apart else None
+        decoder = _kernels.Decoder(threads - 1 if apart else threads)
+        self._next = cycle((decoder, _kernels.Decoder(threads - 1) if apart else decoder.beside()))
+        self._open: _Block | None = None  # whose rows are taken while the next ones are decoded
+        self._measuring = None
+        if apart:
+            from wirelag.estimators.later import Later
+
+            self._measuring = Later()
         self._slowest, self._legs = slowest, 1 << LEGS.index(leg) if leg in LEGS else 3
         rows = _kernels.BATCH_ROWS
         self._memory = np.empty(_kernels.BATCH_BYTES, np.uint8)
         self._found = np.empty(rows, np.int64), np.empty(rows, np.uint8), np.empty(rows, np.uint8)
-        self.read = self._decoders[0].read  # a file, on all cores
+        self.read = decoder.read  # a file, on all cores
 
     def intervals(self, blocks: Iterable[Records], interval_ns: int | None = None) -> Iterator[Interval]:
         """Measure all records; yields each interval that has ended, before anything after it is measured.
@@ -102,11 +117,11 @@ class RecordsMeter:
                 if interval_ns is None or edge_ns is None:
                     continue
                 if now is not None:
-                    if self._measuring is not None:
-                        self._measuring.finish()
+                    self._finish()
                     yield now
                 now = Interval(edge_ns // interval_ns * interval_ns, (edge_ns // interval_ns + 1) * interval_ns)
                 until_ns = min(now.end_ns, LATEST_NS)
+        self._finish()
         if self._measuring is not None:
             self._measuring.end()
         if now is not None or interval_ns is None:
@@ -114,30 +129,51 @@ class RecordsMeter:
 
     def _measure(self, records: Records, until_ns: int) -> int | None:
         """Decode and measure records; what does not end in them stays. Returns the time of a packet that ended it."""
-        meter, decoder, slowest = self._meter, next(self._next), self._slowest
+        meter, decoder, slowest, before = self._meter, next(self._next), self._slowest, self._open
         packets = decoder.decode(
             records.reader, records.data, records.start, records.stop, meter.all_rows, meter.sharded,
             bool(self._into), self._words, self._by_source,
             until_ns, slowest.most, self._legs, slowest.least_ns,
+            before and before.work,
         )  # fmt: skip
+        if before is not None:
+            self._open = None
+            self._taken(before)
         if self._measuring is None:
-            self._take_rows(decoder, packets, records.name, records.reader, records.base)
+            work = meter.work(decoder, packets)
+            self._open = _Block(work, decoder, records.reader, records.name, records.base)
+            if work is None or decoder.changes:
+                self._finish()
         else:
-            self._measuring.leave(self._take_rows, decoder, packets, records.name, records.reader, records.base)
+            self._measuring.leave(
+                self._take_rows, packets, _Block(None, decoder, records.reader, records.name, records.base)
+            )
             # What this decoder and its block of bytes were used for before last is done with.
             self._measuring.finish(0 if decoder.changes else 1)
         records.start, records.status, records.needed, edge = decoder.proceed(records.reader)
         return decoder.edge_ns if edge else None
 
-    def _take_rows(
-        self, decoder: _kernels.Decoder, packets: int, name: str, reader: _kernels.Reader, base: int
-    ) -> None:
-        self._meter.observe_rows(decoder, packets)
-        if slow := decoder.write_slowest(reader, base, self._memory, *self._found):
-            batch = PacketBatch.in_memory(self._memory, slow, (Block(name, base, _NO_BYTES),))
+    def _finish(self) -> None:
+        """Take all rows that were decoded."""
+        if self._measuring is not None:
+            self._measuring.finish()
+        if self._open is not None:
+            if self._open.work is not None:
+                self._open.decoder.finish(self._open.work)
+            self._taken(self._open)
+            self._open = None
+
+    def _take_rows(self, packets: int, block: _Block) -> None:
+        self._meter.work(block.decoder, packets)
+        self._taken(block)
+
+    def _taken(self, block: _Block) -> None:
+        """The rows of a block are taken: tell the slowest samples, and add up all."""
+        if slow := block.decoder.write_slowest(block.reader, block.base, self._memory, *self._found):
+            batch = PacketBatch.in_memory(self._memory, slow, (Block(block.name, block.base, _NO_BYTES),))
             self._slowest.of_leg(MIXED, batch, _samples(self._found, slow))
         if self._into:
-            self._add_up(decoder, reader)
+            self._add_up(block.decoder, block.reader)
 
     def _add_up(self, decoder: _kernels.Decoder, reader: _kernels.Reader) -> None:
         """Add all samples to what they are asked for."""

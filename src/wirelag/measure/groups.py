@@ -68,18 +68,18 @@ class Groups:
 
     def grouping(self, bytes_each: int = 1) -> Grouping | None:
         """A fresh grouping that numbers as many groups as fit."""
-        from wirelag.packets.grouping import Grouping
-
         if self.by is None:
             return None
+        from wirelag.packets.grouping import Grouping
+
         return Grouping(self._by, self.ipv4_prefix, self.ipv6_prefix, self.fit(bytes_each))
 
     def delays(self) -> GroupDelays | None:
         """A fresh grouping that keeps the delays of its groups."""
-        from wirelag.synopses.group_delays import GroupDelays
-
         if self.by is None:
             return None
+        from wirelag.synopses.group_delays import GroupDelays
+
         return GroupDelays(self._by, self.ipv4_prefix, self.ipv6_prefix, memory=self.memory)
 
     def largest(self, counted: GroupDelays, bytes_each: int, bytes_per_packet: int) -> Grouping:

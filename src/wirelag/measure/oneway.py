@@ -352,11 +352,14 @@ def measure_pair(
     groups: Groups | None = None,
     each: EachPacket | None = None,
 ) -> MeasuredPair:
-    """Read both captures once to relate them and to count groups, and again to measure."""
+    """Read both captures once to relate them and to count groups, and again to measure what was not kept."""
     from wirelag.capture.pcap import CaptureStatistics
+    from wirelag.twopoint.in_step import whole_input
     from wirelag.twopoint.spans import spans_between
 
     counted = groups.delays() if groups is not None else None
+    if counted is None:
+        pair.keep(_kept(method, each))
     try:
         alignment, seen = pair.align(direction, relation, counted)
     except NoPacketsError as error:
@@ -366,8 +369,10 @@ def measure_pair(
     if groups is not None and counted is not None:
         grouping = groups.largest(counted, CLASS_BYTES[estimator.name], PACKET_BYTES)
     estimator = estimator if each is None else each.told_by(estimator)
+    estimator = replace(estimator, cores=pair.cores) if estimator.can.each_packet else estimator
     measured = MeasuredPair(pair.name, alignment.clock, estimator.name, alignment=alignment)
-    spans = partial(spans_between, ahead_ns=alignment.ahead_ns, steps=alignment.steps, whole=pair.whole)
+    whole = whole_input if pair.at_once else pair.whole
+    spans = partial(spans_between, ahead_ns=alignment.ahead_ns, steps=alignment.steps, whole=whole)
     measured.take(spans(estimator, pair.sources(alignment), grouping=grouping))
     if not pair.whole() and not measured.whole.sent:
         raise WirelagError(f"{pair.name}: reading was stopped before any packet had passed both points")
@@ -403,6 +408,18 @@ def measure_pair(
         )
     measured.notes += explanations(measured)
     return measured
+
+
+def _kept(method: Method, each: EachPacket | None) -> int:
+    """How many packets of a point to keep from the first reading on: as many as the method holds, if it holds each.
+
+    Their endpoints are not kept.
+    """
+    estimator = method.make()
+    if not estimator.can.each_packet or (each is not None and each.samples is not False):
+        return 0
+    capacity: int = estimator.capacity
+    return capacity
 
 
 def _nothing(pair: PointPair, method: Method, why: str) -> MeasuredPair:

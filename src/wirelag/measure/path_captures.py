@@ -12,6 +12,7 @@ from wirelag.measure.methods import Method
 from wirelag.measure.points import CapturePoint, PointPair, ReadOptions
 
 if TYPE_CHECKING:
+    from wirelag.capture.pcap import Into, Take
     from wirelag.network.captures import Folder, Port
     from wirelag.network.forwarding import Forwarding
     from wirelag.network.localise import Figures
@@ -34,9 +35,12 @@ class PortPoint(CapturePoint):
         super().__init__({path: path for path in paths}, reading)
         self._choose = choose
 
-    def batches(self, packet_id: PacketId) -> Iterator[PacketBatch]:
-        """Their packets in order of time, with these ids."""
-        return (self._choose(batch) for batch in super().batches(packet_id))
+    def each(self, packet_id: PacketId, take: Take | None = None, into: Into | None = None) -> Iterator[Any]:
+        """What is made of each batch of their packets, in this thread: the points share what chooses packets."""
+        take = take if into is None else into.observe
+        for batch in super().each(packet_id):
+            chosen = self._choose(batch)
+            yield chosen if take is None else take(chosen)
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""Captures that are read twice: once to find what they have in common, and once to measure."""
+"""Captures that are read twice: once to find what they have in common, and once to measure.
+
+They are read once if what is measured fits into memory meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
+from functools import partial
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from wirelag.capture.streams import STANDARD_INPUT
 from wirelag.errors import NoPacketsError, SettingError, WirelagError
@@ -17,6 +20,7 @@ from wirelag.measure.hints import because
 
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture
+    from wirelag.capture.pcap import Into, Take
     from wirelag.capture.source import Packets, PathOrFile
     from wirelag.packets.addresses import Direction
     from wirelag.packets.batch import PacketBatch, PacketId
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from wirelag.twopoint.sketch import Sighting
 
 T = TypeVar("T")
+_AT_ONCE: Final = 1 << 16
 
 Progress: TypeAlias = "Callable[[Packets], Iterable[PacketBatch]]"
 Relation: TypeAlias = Literal["auto", "none"] | int
@@ -79,8 +84,23 @@ class CapturePoint:
         """Its files."""
         return list(self.files)
 
+    @property
+    def cores(self) -> int:
+        """How many threads may read it."""
+        return self._reading.cores
+
+    @property
+    def place(self) -> str:
+        """What its packets are numbered in, if that is a single file."""
+        assert self.read is not None
+        return self.read.files[0].place
+
     def batches(self, packet_id: PacketId) -> Iterator[PacketBatch]:
         """Its packets, with these ids."""
+        return self.each(packet_id)
+
+    def each(self, packet_id: PacketId, take: Take | None = None, into: Into | None = None) -> Iterator[Any]:
+        """What is made of each batch of its packets, where it is read: with several cores, in a thread of its own."""
         from wirelag.capture.files import Capture
 
         how = self._reading
@@ -91,10 +111,12 @@ class CapturePoint:
             packet_id=packet_id,
             tunnels=how.tunnels,
             cores=how.cores,
+            take=take,
+            into=into,
         )
-        return self._batches(self.read)
+        return self._shown(self.read)
 
-    def _batches(self, capture: Capture) -> Iterator[PacketBatch]:
+    def _shown(self, capture: Capture) -> Iterator[Any]:
         yield from self._reading.progress(capture)
         self.stopped |= not capture.ended
 
@@ -128,6 +150,9 @@ class PointPair:
     ) -> None:
         self.up, self.down, self.packet_id, self._seed = up, down, packet_id, seed
         self._over_time = over_time  # whether intervals are reported
+        self._keep = 0
+        self._kept: tuple[Sighting, Sighting] | None = None
+        self._taken: dict[str, PacketBatch] = {}
         self._shortest = packet_id.prefix
         self.notes: list[str] = []
 
@@ -135,6 +160,15 @@ class PointPair:
     def name(self) -> str:
         """The name of the pair."""
         return f"{self.up.name} > {self.down.name}"
+
+    @property
+    def cores(self) -> int:
+        """How many threads may work."""
+        return self.up.cores
+
+    def keep(self, packets: int) -> None:
+        """Keep the packets of each point that are read from now on, at most this number: they are not read again."""
+        self._keep = packets
 
     def align(
         self, direction: Direction | None, clock: Relation, counted: GroupDelays | None = None
@@ -156,28 +190,30 @@ class PointPair:
                 raise NoPacketsError(f"{point.name} holds no packets to compare{because(point.read, 'oneway')}")
         names = (self.up.name, self.down.name)
         alignment = align(up, down, names=names, direction=direction, clock=clock, nat=not self.packet_id.flow)
+        self._kept = (up, down) if up.whole and down.whole else None
         return alignment, up
 
     def _sight(self, counted: GroupDelays | None = None) -> tuple[Sighting, Sighting]:
-        """What both points saw. Batches come by turns, so that both are read ahead; groups are counted in order."""
-        from wirelag.packets.batch import Flag
+        """What both points saw. Both are read at once, but groups are counted in order."""
         from wirelag.twopoint.sketch import Sighting
 
         points = self.up, self.down
-        seen, short = (Sighting(seed=self._seed), Sighting(seed=self._seed)), [0, 0]
-        given = [zip(repeat(place), point.batches(self.packet_id)) for place, point in enumerate(points)]
-        for place, batch in chain(*given) if counted is not None else by_turns(given):
-            seen[place].observe(batch)
-            if counted is not None:
-                counted.count(batch)
-            short[place] += int(batch.has(Flag.SHORT).sum())
-            cut = batch.has(Flag.PREFIX_CUT)
-            if cut.any():
-                held = batch.captured_length[cut].astype(int) - batch.payload_offset[cut]
-                self._shortest = max(0, min(self._shortest, int(held.min())))
-        for place, point in enumerate(points):
-            self._note_what_spoils(point, short[place])
-        return seen
+        seen = [Sighting(seed=self._seed, keep=self._keep * (len(point.files) == 1)) for point in points]
+
+        together = list(zip(points, seen, strict=True))
+        if counted is None:
+            for _ in by_turns([point.each(self.packet_id, into=sighting) for point, sighting in together]):
+                pass
+        else:
+            for point, sighting in together:
+                for batch in point.batches(self.packet_id):
+                    sighting.observe(batch)
+                    counted.count(batch)
+        for point, sighting in together:
+            self._shortest = max(0, min(self._shortest, sighting.least_prefix))
+            self._note_what_spoils(point, sighting.shortened)
+        up, down = seen
+        return up, down
 
     def _note_what_spoils(self, point: CapturePoint, short: int) -> None:
         """Warn of cut headers and times out of order, which no method can repair."""
@@ -199,9 +235,26 @@ class PointPair:
         """Whether nothing that was read was ended before its end."""
         return not (self.up.stopped or self.down.stopped)
 
-    def sources(self, alignment: Alignment) -> dict[str, Iterator[PacketBatch]]:
+    @property
+    def at_once(self) -> bool:
+        """Whether the packets are in memory, and all of them."""
+        return self._kept is not None and self.whole()
+
+    def sources(self, alignment: Alignment) -> dict[str, Iterable[PacketBatch]]:
         """The packets that travel from one point to the other, at both."""
-        return {
-            "upstream": (alignment.select("upstream", batch) for batch in self.up.batches(self.packet_id)),
-            "downstream": (alignment.select("downstream", batch) for batch in self.down.batches(self.packet_id)),
-        }
+        from wirelag.twopoint.alignment import POINTS
+
+        ends = dict(zip(POINTS, (self.up, self.down), strict=True))
+        if self._kept is None:
+            return {name: point.each(self.packet_id, partial(alignment.select, name)) for name, point in ends.items()}
+        if self._taken:
+            return {name: _slices(batch) for name, batch in self._taken.items()}
+        for (name, point), seen in zip(ends.items(), self._kept, strict=True):
+            self._taken[name] = alignment.kept(name, seen, point.place)
+        return {name: [batch] for name, batch in self._taken.items()}
+
+
+def _slices(batch: PacketBatch) -> Iterator[PacketBatch]:
+    """A large batch in parts that a cache holds."""
+    for start in range(0, len(batch), _AT_ONCE):
+        yield batch[start : start + _AT_ONCE]

@@ -51,19 +51,21 @@ class Heard:
     @classmethod
     def fresh(cls, settings: RttSettings, charts: bool = False, slowest: bool = True) -> Heard:
         """Nothing yet; `charts`: what only the page needs."""
-        from wirelag.synopses.connections import Connections
         from wirelag.synopses.slowest import Slowest
-        from wirelag.synopses.timeline import Timeline
 
         groups, both = settings.groups.delays(), settings.leg == "both"
         sums = both or any(sla.leg == "both" for sla in settings.questions.of_leg(settings.leg).slas)
-        return cls(
-            groups,
-            Connections() if sums or groups is not None else None,
-            Slowest(settings.groups.slowest if slowest else 0),
-            Timeline(settings.interval_ns) if charts else None,
-            Connections() if both and settings.interval_ns else None,
-        )
+        connections = timeline = of_interval = None  # what is not wanted is not imported
+        if sums or groups is not None:
+            from wirelag.synopses.connections import Connections
+
+            connections, of_interval = Connections(), Connections() if both and settings.interval_ns else None
+        if charts:
+            from wirelag.synopses.timeline import Timeline
+
+            timeline = Timeline(settings.interval_ns)
+        slowest_of = Slowest(settings.groups.slowest if slowest else 0)
+        return cls(groups, connections, slowest_of, timeline, of_interval)
 
     def time_groups(self, settings: RttSettings) -> None:
         """Keep the delays of groups over time, too, here and not where parts are heard."""
@@ -137,9 +139,9 @@ class Heard:
             self._next_interval()
 
     def _next_interval(self) -> None:
-        from wirelag.synopses.connections import Connections
-
         if self.connections is not None and self._open is not None:
+            from wirelag.synopses.connections import Connections
+
             self.connections.merge(self._open)
             self._open = Connections()
 

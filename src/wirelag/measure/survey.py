@@ -82,8 +82,8 @@ class Survey:
 
     all_rows, apart, sharded = True, False, False
 
-    def observe_rows(self, decoder: _kernels.Decoder, packets: int) -> None:
-        """Add what was decoded last."""
+    def work(self, decoder: _kernels.Decoder, packets: int) -> None:
+        """Add what was decoded last, at once."""
         self._kernel.observe_rows(decoder, self._kinds, self._flags)
 
     @classmethod

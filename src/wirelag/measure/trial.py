@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wirelag.synopses.request_response import Exchanges
     from wirelag.twopoint.sketch import Sighting
 
-Observer: TypeAlias = "Callable[[PacketBatch], None]"
+Observer: TypeAlias = "Callable[[PacketBatch], object]"
 MOST_TRIED: Final = 200_000  # packets
 
 

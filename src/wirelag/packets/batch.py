@@ -119,7 +119,7 @@ class PacketBatch:
 
     __slots__ = (
         "_changed", "_chosen", "_memory", "_rows", "_whole", "ack", "blocks",
-        "captured_length", "dst", "dst_port", "flags", "flow_key", "ip_id", "kind", "message",
+        "captured_length", "dst", "dst_port", "flags", "flow_key", "ip_id", "kind", "lasts", "message",
         "number", "offset", "packet_id", "payload_length", "payload_offset", "port", "protocol", "seq", "source", "src",
         "src_port", "time_ns", "traffic_class", "transaction", "tsecr", "tsval", "window", "wire_length",
     )  # fmt: skip
@@ -152,16 +152,17 @@ class PacketBatch:
     message: npt.NDArray[np.uint8]
     port: npt.NDArray[np.uint32]  # not a column: where an interface saw each packet, if asked for (capture/live.py)
     blocks: tuple[Block, ...]
+    lasts: bool  # whether nothing else will ever be written to its columns
     _memory: npt.NDArray[np.uint8] | None  # of a batch that the kernel wrote
     _rows: int
     _whole: PacketBatch | None  # of a batch that is part of another
     _chosen: slice | Array
     _changed: bool  # has a column that the whole does not have
 
-    def __init__(self, columns: dict[str, Array], blocks: tuple[Block, ...] = ()) -> None:
+    def __init__(self, columns: dict[str, Array], blocks: tuple[Block, ...] = (), lasts: bool = False) -> None:
         for name, column in columns.items():
             setattr(self, name, column)
-        self.blocks = blocks
+        self.blocks, self.lasts = blocks, lasts
         self._memory = self._whole = None
         self._changed = False
 

@@ -28,12 +28,12 @@ class Frames:
         self._captures: dict[str, int] = {}
 
     def of(self, packets: PacketBatch) -> Places:
-        """The place of each packet."""
+        """The place of each packet, in a narrower column if its numbers are in one, and say enough."""
         if not packets.blocks:
             return np.zeros(len(packets), np.uint64)
         captures = [self._captures.setdefault(block.name, len(self._captures)) for block in packets.blocks]
         if len(captures) == 1:
-            return packets.number | np.uint64(captures[0] << BITS)
+            return packets.number | np.uint64(captures[0] << BITS) if captures[0] else packets.number
         return np.asarray(packets.number | (np.array(captures, np.uint64) << np.uint64(BITS))[packets.source])
 
     def place(self, capture: str, number: int) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,6 @@ def _bins_ns() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
 
 SHORTEST_NS, WIDTH_NS = _bins_ns()
 MIDDLES_NS: Final = SHORTEST_NS + WIDTH_NS / 2
-_SHORTEST_NS, _WIDTH_NS = SHORTEST_NS.tolist(), WIDTH_NS.tolist()  # for one bin at a time
 _EVERY_BIN: Final = np.arange(BINS)
 _NOTHING: Final = np.zeros(WORDS, np.uint64)  # of a distribution that is only read
 _OCTAVES: Final = np.log2(np.maximum(MIDDLES_NS, 1)).astype(int)  # of each bin
@@ -98,6 +97,11 @@ class RankedBins:
         """The first bin up to which a share of q lies."""
         return int(self._bins[bisect_left(self._ranks, q * self.weight)])
 
+    def before(self, bin_: int) -> tuple[int, int]:
+        """How many bins come before this one, and the weight of what lies in them."""
+        place = bisect_left(self._bins, bin_)
+        return place, int(self._ranks[place - 1]) if place else self._below
+
     def _at(self, rank: float) -> float:
         row = bisect_right(self._ranks, min(rank, self.weight - 1))
         before, count, bin_ = (
@@ -105,7 +109,8 @@ class RankedBins:
             float(self._weights[row]),
             int(self._bins[row]),
         )
-        return float(_SHORTEST_NS[bin_] + _WIDTH_NS[bin_] * min(1.0, (rank - before + 0.5) / count))
+        shift = max((bin_ >> BITS) - 1, 0)  # as for all bins
+        return ((bin_ - (shift << BITS)) << shift) + ((1 << shift) - 1) * min(1.0, (rank - before + 0.5) / count)
 
 
 def add_by_leg(
@@ -136,16 +141,36 @@ def _sums_of(one: Distribution, other: Distribution) -> npt.NDArray[np.uint64]:
     return np.array([*sums, smallest, largest], np.uint64)
 
 
-class _Held(NamedTuple):
-    """What several figures of the same delays need: bins that hold any, and what their middles say."""
+class _Bins:
+    """What several quantiles of the same delays need: bins that hold any."""
 
-    bins: Ints
-    weights: npt.NDArray[np.uint64]
-    squares: npt.NDArray[np.uint64]
-    apart_ns: npt.NDArray[np.float64]  # from the mean
-    effective: float
-    mean_error_ns: float | None
-    std_ns: float
+    __slots__ = ("held", "longest_ns", "ranked", "samples", "shortest_ns", "weights")
+
+    def __init__(self, delays: Distribution, sums: npt.NDArray[np.uint64]) -> None:
+        self.samples, *_, self.shortest_ns, self.longest_ns = sums.tolist()
+        self.held = np.flatnonzero(delays.weights)  # their places among those kept
+        self.weights = delays.weights[self.held]
+        self.ranked = RankedBins(delays.bins[self.held], self.weights)
+
+
+class _Middles:
+    """What other figures need: what the middles of these bins tell. There is a delay at least."""
+
+    __slots__ = ("apart_ns", "effective", "mean_error_ns", "moments", "samples", "squares", "std_ns")
+
+    def __init__(self, delays: Distribution, found: _Bins) -> None:
+        weight, squares = delays.weight, delays.squares[found.held]
+        self.samples, sum_squares = found.samples, int(squares.sum())
+        self.apart_ns = MIDDLES_NS[delays.bins[found.held]] - (delays.mean_ns or 0.0)  # from the mean
+        self.moments = found.weights * self.apart_ns
+        self.squares = None if sum_squares == weight else np.cumsum(squares)  # None: all weights are 1
+        self.effective = weight**2 / sum_squares if sum_squares else 0.0
+        self.std_ns = delays.std_ns or 0.0
+        self.mean_error_ns: float | None = None
+        if self.samples > 1 and weight:
+            # The spread within bins is lost in their middles: at most 0.4% of it.
+            variance = float((squares * self.apart_ns**2).sum()) * self.samples / (self.samples - 1)
+            self.mean_error_ns = math.sqrt(variance) / weight
 
 
 class Distribution:
@@ -155,8 +180,8 @@ class Distribution:
 
     def __init__(self, memory: npt.NDArray[np.uint64] | None = None) -> None:
         self._memory = np.zeros(WORDS, np.uint64) if memory is None else memory
-        self._ranked: tuple[int, RankedBins] | None = None  # and the number of samples then
-        self._read: tuple[int, _Held] | None = None  # the same
+        self._ranked: _Bins | None = None  # what was found of as many samples
+        self._read: _Middles | None = None  # the same
         self.bins = _EVERY_BIN  # whose weights follow
         self.certainty: Certainty | None = None  # from how delays vary; None: they are independent
         self.weights = self._memory[:BINS]
@@ -262,31 +287,23 @@ class Distribution:
         """The effective sample size: equally weighted samples with the same precision (Kish)."""
         return self._held().effective if self.samples else 0.0
 
-    def _held(self) -> _Held:
-        """The bins that hold delays, of which there are some."""
-        samples = self.samples
-        if self._read is None or self._read[0] != samples:
-            held, weight, mean_ns = np.flatnonzero(self.weights), self.weight, self.mean_ns or 0.0
-            bins, weights, squares = self.bins[held], self.weights[held], self.squares[held]
-            apart_ns, sum_squares, error = MIDDLES_NS[bins] - mean_ns, int(squares.sum()), None
-            if samples > 1 and weight:
-                # The spread within bins is lost in their middles: at most 0.4% of it.
-                error = math.sqrt(float((squares * apart_ns**2).sum()) * samples / (samples - 1)) / weight
-            effective = weight**2 / sum_squares if sum_squares else 0.0
-            self._read = samples, _Held(bins, weights, squares, apart_ns, effective, error, self.std_ns or 0.0)
-        return self._read[1]
+    def _held(self) -> _Middles:
+        """What the middles of bins tell, for several figures of the same."""
+        if self._read is None or self._read.samples != self.samples:
+            self._read = _Middles(self, self._ranks())
+        return self._read
 
     def quantile_ns(self, q: float) -> float | None:
         """The delay below which a share of q lies (`place_of`, `halfway`)."""
-        found = self._ranks().quantile(q)
-        return None if found is None else float(min(max(found, self.min_ns or 0), self.max_ns or 0))
+        bins = self._ranks()
+        found = bins.ranked.quantile(q)
+        return None if found is None else float(min(max(found, bins.shortest_ns), bins.longest_ns))
 
-    def _ranks(self) -> RankedBins:
+    def _ranks(self) -> _Bins:
         """The bins that hold delays, for several quantiles of the same."""
-        if self._ranked is None or self._ranked[0] != self.samples:
-            held = np.flatnonzero(self.weights)
-            self._ranked = self.samples, RankedBins(self.bins[held], self.weights[held])
-        return self._ranked[1]
+        if self._ranked is None or self._ranked.samples != self.samples:
+            self._ranked = _Bins(self, self._sums)
+        return self._ranked
 
     def share_above(self, limit_ns: int) -> float | None:
         """The share of delays above a limit (to the precision of a bin)."""
@@ -304,19 +321,20 @@ class Distribution:
         w^2 (1[below] - F)^2, over W^2.
         """
         held, weight = self._held(), self.weight
-        place = int(np.searchsorted(held.bins, below))
-        share = float(held.weights[:place].sum()) / weight
-        inside, outside = float(held.squares[:place].sum()), float(held.squares[place:].sum())
-        return math.sqrt(inside * (1 - share) ** 2 + outside * share**2) / weight
+        place, shorter = self._ranks().ranked.before(below)
+        share, inside, whole = float(shorter) / weight, shorter, weight
+        if held.squares is not None:
+            inside, whole = int(held.squares[place - 1]) if place else 0, int(held.squares[-1])
+        return math.sqrt(inside * (1 - share) ** 2 + (whole - inside) * share**2) / weight
 
     def follows_mean(self, below: int) -> float:
         """How much of the share of delays in bins below this one follows the mean: their squared correlation."""
         held, weight = self._held(), self.weight
-        place = int(np.searchsorted(held.bins, below))
-        share = float(held.weights[:place].sum()) / weight
+        place, shorter = self._ranks().ranked.before(below)
+        share = float(shorter) / weight
         if not held.std_ns or not 0 < share < 1:
             return 1.0
-        together = float((held.weights[:place] * held.apart_ns[:place]).sum()) / weight
+        together = float(held.moments[:place].sum()) / weight
         return min(1.0, together**2 / (share * (1 - share) * held.std_ns**2))
 
     def mean_error_ns(self) -> float | None:
@@ -328,12 +346,12 @@ class Distribution:
         """The skewness of the delays; 0 without any, or if they are equal."""
         if not self.samples or not (held := self._held()).std_ns:
             return 0.0
-        cubes = float((held.weights * held.apart_ns**3).sum()) / self.weight
+        cubes = float((self._ranks().weights * held.apart_ns**3).sum()) / self.weight
         return cubes / held.std_ns**3
 
     def bin_at(self, q: float) -> int:
         """The bin in which a quantile lies."""
-        return self._ranks().bin_at(q)
+        return self._ranks().ranked.bin_at(q)
 
     def first_above(self, limit_ns: int) -> int:
         """The first bin whose delays count as above a limit."""

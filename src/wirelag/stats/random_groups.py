@@ -54,8 +54,9 @@ class RandomGroups:
 
     def mean_error_ns(self, alone: float) -> Error | None:
         """The error of the mean delay; None if there are too few groups."""
-        sizes = np.asarray(self.weights.sum(axis=(0, 2)), np.float64)
-        return between(self.weights.sum(axis=0) @ MIDDLES_COARSE_NS, sizes, alone)
+        of_both = self.weights[0] if len(self.weights) == 1 else self.weights.sum(axis=0)
+        weights = of_both.astype(np.float64)
+        return between(weights @ MIDDLES_COARSE_NS, weights.sum(axis=1), alone)
 
 
 def _of_held(shape: tuple[int, ...], held: Ints, values: Ints) -> RandomGroups:

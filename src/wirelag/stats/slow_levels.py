@@ -37,6 +37,7 @@ _NOTHING: Final = 1e-6  # how likely what is left out may be
 _HALVINGS: Final = 15
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
 
 
 class Slowness(NamedTuple):
@@ -56,6 +57,7 @@ class _Kinds(NamedTuple):
     likely: Floats  # logarithm, before
     noise: Floats  # its share in the spectrum at 0
     stretches: Floats
+    fewest: Ints  # in order of stretches
     part: Floats  # of the variance of a batch that is the level's
     moves: Floats  # returns, by the variance of the sum and the square of a batch's reach
 
@@ -70,21 +72,21 @@ def slowness(powers: Floats, batches: int, reach: float) -> Slowness:
     likely = kinds.likely - 0.5 * len(powers) * np.log(left)
     weights = np.exp(likely - likely.max())
     weights /= weights.sum()
-    stretches = float(kinds.stretches[_doubted(kinds.stretches, weights)])
+    stretches = float(kinds.stretches[_doubted(kinds.fewest, weights)])
     variances = left / len(powers)
-    held = weights > _NOTHING
-    half = _half_width(weights[held], np.sqrt(variances[held]))
+    held = np.flatnonzero(weights > _NOTHING)
+    likely, those = weights[held], variances[held]
+    half = _half_width(likely, np.sqrt(those))
     noise = float(weights @ (variances * kinds.noise))
-    middle = math.exp(float(weights[held] @ np.log(variances[held])))
+    middle = math.exp(float(likely @ np.log(those)))
     returns = kinds.moves * variances / reach**2 if reach > 0 else kinds.moves
-    kind = _doubted(returns, weights)
+    kind = _doubted(returns.argsort(), weights)
     return Slowness(half, max(0.0, middle - noise), stretches, float(returns[kind]), math.sqrt(kinds.part[kind]))
 
 
-def _doubted(values: Floats, weights: Floats) -> int:
-    """The kind with the value below which the true one lies with as much doubt as is allowed."""
-    order = np.argsort(values)
-    return int(order[int(np.searchsorted(weights[order].cumsum(), _DOUBT))])
+def _doubted(order: Ints, weights: Floats) -> int:
+    """Of kinds in order of a value the one below which the true one lies with as much doubt as is allowed."""
+    return int(order[int(weights[order].cumsum().searchsorted(_DOUBT))])
 
 
 @lru_cache(maxsize=32)
@@ -104,7 +106,8 @@ def _kinds(batches: int, cosines: int) -> _Kinds:
     of_batch = of_level + 1 - share
     part = np.concatenate([[0.0], (of_level / of_batch).ravel()])
     moves = np.concatenate([[np.inf], (of_batch * (1 - kept) / 2).ravel()])
-    return _Kinds(1 / spectra, before - 0.5 * np.log(spectra).sum(axis=1), noise, stretches, part, moves)
+    likely = before - 0.5 * np.log(spectra).sum(axis=1)
+    return _Kinds(1 / spectra, likely, noise, stretches, np.argsort(stretches), part, moves)
 
 
 def _half_width(weights: Floats, errors: Floats) -> float:

@@ -8,7 +8,7 @@ packet (docs/reference/crossing.md, "Caches"), and the words about it, if any.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,6 +31,10 @@ Ids = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]
 
 
+_NO_IDS: Final = np.empty(0, np.uint64)
+_NO_TIMES: Final = np.empty(0, np.int64)
+
+
 def class_memory(memory: int, most: int) -> int:
     """The memory of one class: all of them together have as much again as everything."""
     return min(memory, max(LEAST_MEMORY, memory // (most + 1)))
@@ -50,7 +54,7 @@ class Cached:
     @classmethod
     def empty(cls, seed: int = 0) -> Cached:
         """Nothing seen."""
-        return cls(np.empty(0, np.uint64), np.empty(0, np.int64), seed=seed)
+        return cls(_NO_IDS, _NO_TIMES, seed=seed)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -64,14 +68,18 @@ class Cached:
         """The entries that a cache of this level would have kept."""
         if level <= self.level:
             return self
-        return replace(self.only(survives(self.ids, self.seed, level)), level=level)
+        return self.only(survives(self.ids, self.seed, level), level)
 
     def at_most(self, capacity: int) -> Cached:
         """The entries that a cache of this capacity would have kept."""
-        cached = self
-        while len(cached) > capacity:
-            cached = cached.at_level(cached.level + 1)
-        return cached
+        if len(self) <= capacity:
+            return self
+        coins, level = _kernels.coins(self.ids, self.seed, CACHE), self.level
+        kept = np.ones(len(coins), bool)
+        while int(np.count_nonzero(kept)) > capacity:
+            level += 1
+            kept = _survive(coins, level)
+        return self.only(kept, level)
 
     def followed_by(self, other: Cached, capacity: int) -> Cached:
         """Both as one cache, this one's packets first."""
@@ -81,10 +89,11 @@ class Cached:
         about = np.concatenate(known) if len(known) == 2 else None
         return Cached(ids, times_ns, mine.level, mine.packets + others.packets, self.seed, about).at_most(capacity)
 
-    def only(self, kept: npt.NDArray[np.bool_]) -> Cached:
-        """Some of the entries."""
+    def only(self, kept: npt.NDArray[np.bool_], level: int | None = None) -> Cached:
+        """Some of the entries, perhaps those of another level."""
         about = None if self.about is None else self.about[kept]
-        return Cached(self.ids[kept], self.times_ns[kept], self.level, self.packets, self.seed, about)
+        level = self.level if level is None else level
+        return Cached(self.ids[kept], self.times_ns[kept], level, self.packets, self.seed, about)
 
     def to_fields(self, prefix: str = "") -> dict[str, Any]:
         """Named numbers and arrays, as a synopsis travels."""
@@ -128,19 +137,39 @@ class CacheMeter:
         """Ids are cut to `id_bits` bits before any coin is tossed; `about` gives words to keep beside them."""
         self._about = about
         self._kernel = _kernels.Cache(capacity, seed, 0 if about is None else about.words)
-        self._seed = seed
+        self._whole: PacketBatch | None = None  # all packets so far, if they last and fit: they are not copied
+        self._capacity, self._seed = capacity, seed
         self._bits = None if id_bits == 64 else np.uint64((1 << id_bits) - 1)
         self._packets = 0
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Store ids and times."""
-        ids = packets.packet_id if self._bits is None else packets.packet_id & self._bits
-        self._kernel.observe(ids, packets.time_ns, None if self._about is None else self._about.of(packets))
+        if not self._packets and packets.lasts and len(packets) <= self._capacity:
+            self._whole, self._packets = packets, len(packets)
+            return
+        if self._whole is not None:
+            self._store(self._whole)
+            self._whole = None
+        self._store(packets)
         self._packets += len(packets)
+
+    def _store(self, packets: PacketBatch) -> None:
+        words = self._words(packets)
+        about = None if words is None else words.astype(np.uint64, copy=False)
+        self._kernel.observe(self._ids(packets), packets.time_ns, about)
+
+    def _ids(self, packets: PacketBatch) -> Ids:
+        return packets.packet_id if self._bits is None else packets.packet_id & self._bits
+
+    def _words(self, packets: PacketBatch) -> Ids | None:
+        return None if self._about is None else self._about.of(packets)
 
     def cut(self, interval: Interval) -> Cached:
         """The contents of the cache, which is then emptied."""
         level, packets, self._packets = self._kernel.level, self._packets, 0
+        if self._whole is not None:
+            whole, self._whole = self._whole, None
+            return Cached(self._ids(whole), whole.time_ns, 0, packets, self._seed, self._words(whole))
         ids, times_ns, words = self._kernel.take()
         about = None if self._about is None else words.reshape(-1, self._about.words)
         return Cached(ids, times_ns, level, packets, self._seed, about)
@@ -148,11 +177,12 @@ class CacheMeter:
 
 def survives(ids: Ids, seed: int, level: int) -> npt.NDArray[np.bool_]:
     """Mask of the ids that a cache of this level keeps."""
-    if level == 0:
-        return np.ones(len(ids), bool)
-    if level > 64:  # beyond the rarest coin
-        return np.zeros(len(ids), bool)
-    return np.asarray(_kernels.coins(ids, seed, CACHE) >> np.uint64(64 - level) == 0)
+    return np.ones(len(ids), bool) if level == 0 else _survive(_kernels.coins(ids, seed, CACHE), level)
+
+
+def _survive(coins: Ids, level: int) -> npt.NDArray[np.bool_]:
+    """The same of their coins, for a level above 0; there is none beyond the rarest coin."""
+    return np.asarray(coins >> np.uint64(64 - level) == 0) if level <= 64 else np.zeros(len(coins), bool)
 
 
 def level(up: Cached, down: Cached) -> tuple[Cached, Cached]:
@@ -162,20 +192,35 @@ def level(up: Cached, down: Cached) -> tuple[Cached, Cached]:
 
 
 class Crossed(NamedTuple):
-    """Packets that were seen at both points, and what each point keeps about them."""
+    """Packets that were seen at both points, and where each point keeps what it knows about them."""
 
     sent_ns: Times
     delays_ns: Times
-    up_about: Ids
-    down_about: Ids
+    up: Ids  # words about all packets of a point,
+    up_rows: npt.NDArray[np.uint32]  # and which of them these are
+    down: Ids
+    down_rows: npt.NDArray[np.uint32]
     stands_for: int
+
+    @property
+    def up_about(self) -> Ids:
+        """The words that upstream keeps about each."""
+        return self.up[self.up_rows]
+
+    @property
+    def down_about(self) -> Ids:
+        """The same downstream."""
+        return self.down[self.down_rows]
+
+    def of(self, rows: slice | npt.NDArray[np.intp]) -> Crossed:
+        """Some of the packets."""
+        found = self._replace(sent_ns=self.sent_ns[rows], delays_ns=self.delays_ns[rows])
+        return found._replace(up_rows=self.up_rows[rows], down_rows=self.down_rows[rows])
 
     def parts(self, most: int) -> Iterator[Crossed]:
         """The same in parts, each with at most this number of packets."""
         for start in range(0, len(self.delays_ns), most):
-            part = slice(start, start + most)
-            about = self.up_about[part], self.down_about[part]
-            yield Crossed(self.sent_ns[part], self.delays_ns[part], *about, self.stands_for)
+            yield self.of(slice(start, start + most))
 
 
 CrossedSink: TypeAlias = Callable[[Crossed], None]
@@ -198,6 +243,6 @@ class Joined(NamedTuple):
 PAIRED, SINGLE, AMBIGUOUS = 0, 1, 2
 
 
-def join(up_ids: Ids, down_ids: Ids) -> Joined:
+def join(up_ids: Ids, down_ids: Ids, cores: int = 1) -> Joined:
     """Which entries are the same packet, and the fate of the others."""
-    return Joined(*_kernels.pair(up_ids, down_ids))
+    return Joined(*_kernels.pair(up_ids, down_ids, cores))

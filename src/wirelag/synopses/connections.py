@@ -78,15 +78,15 @@ class Connections:
         """Count connections of all groups but these to "other"."""
         self.taking().keep(np.sort(tags), OTHER)
 
-    def rows(self, by_tag: bool = False) -> Rows:
-        """Flow key, tag, stretch, then sum and weight of each leg, in this order; or by tag first."""
+    def rows(self) -> Rows:
+        """Flow key, tag, stretch, then sum and weight of each leg, in this order."""
         rows = np.empty((len(self._kernel), _kernels.CONNECTION_ROW_WORDS), np.uint64)
-        self._kernel.rows(rows.reshape(-1), by_tag)
+        self._kernel.rows(rows.reshape(-1))
         return rows
 
     def distribution(self, tag: int | None = None) -> Distribution:
         """The round trips of connections, of all or of one group's."""
-        rows = self.rows() if tag is None else self._of(tag)
+        rows = self.rows() if tag is None else _in_order(self._of(tag), 0)
         found, (delays, _, begun) = Distribution(), _round_trips(rows)
         if len(delays):
             found.add(delays)
@@ -102,7 +102,8 @@ class Connections:
 
     def distributions(self) -> tuple[Rows, Distributions]:
         """The tags of groups, in order, and the round trips of the connections of each."""
-        rows, tags, _ = self._in_groups()
+        rows = _in_order(self.rows(), 1)
+        tags = _runs(rows[:, 1])[0]
         delays, first, _ = _round_trips(rows, columns=2)
         return tags, Distributions.of_delays(np.searchsorted(tags, rows[first, 1]), delays, len(tags))
 
@@ -115,9 +116,9 @@ class Connections:
     def _in_groups(self) -> tuple[Rows, Rows, Rows]:
         """The rows in order of their tags, the tags, and where the rows of each begin and end."""
         if self._grouped is None:
-            rows = self.rows(by_tag=True)
-            tags, starts, _ = distinct(rows[:, 1])
-            self._grouped = rows, tags, np.append(starts, len(rows))
+            rows = np.empty((len(self._kernel), _kernels.CONNECTION_ROW_WORDS), np.uint64)
+            self._kernel.rows_by_tag(rows.reshape(-1))
+            self._grouped = rows, *_runs(rows[:, 1])
         return self._grouped
 
     def sources(self, tag: int, leg: int | None, delays: Distribution) -> Sources:
@@ -138,6 +139,17 @@ class Connections:
         over = over_time(*stretches, delays.samples)
         of_connections = None if levels is None else (levels[0] * scale, levels[1])
         return Sources(Effect(of_connections, delays), Effect.of_time(over, delays, scale))
+
+
+def _in_order(rows: Rows, column: int) -> Rows:
+    """Rows in order of a column, else as they are."""
+    return rows[np.argsort(rows[:, column], kind="stable")]
+
+
+def _runs(values: Rows) -> tuple[Rows, Rows]:
+    """Each of these values, which are in order, and where those that equal it begin and end."""
+    starts = np.flatnonzero(np.append(True, values[1:] != values[:-1])) if len(values) else np.empty(0, np.int64)
+    return values[starts], np.append(starts, len(values))
 
 
 def _summed(keys: Rows, sums: Rows, sizes: Rows) -> tuple[Rows, Rows]:

@@ -21,7 +21,7 @@ from wirelag.stats.moments import Moments
 from wirelag.stats.over_time import bounds, too_wide
 from wirelag.synopses.cache import SINGLE, Cached, Crossed, CrossedSink, join, level, survives
 from wirelag.synopses.delay_sample import DelaySample
-from wirelag.synopses.reordering import Order
+from wirelag.synopses.reordering import UNCHECKED, Order
 
 Times = npt.NDArray[np.int64]
 
@@ -44,7 +44,7 @@ class Crossing:
     duplicated: int | None = None
     ambiguous: int | None = None
     reordered: int | None = None
-    order: Order = field(default_factory=Order)  # order in a sample, where points send one
+    order: Order = UNCHECKED  # order in a sample, where points send one
     single_up: Cached | None = None  # seen at this point only, not yet called lost
     single_down: Cached | None = None
     tail: DelaySample = field(default_factory=DelaySample.empty)
@@ -123,20 +123,23 @@ class Crossing:
     def copied(self) -> Crossing:
         """A copy that can be settled; arrays are shared, since they are never changed."""
         copy = Crossing(*_FIELDS(self))
-        copy.moments, copy.details = Moments(*_MOMENTS(self.moments)), dict(self.details)
+        copy.moments, copy.details = self.moments.copied(), dict(self.details)
         return copy
 
     def add_delays(self, sent_ns: Times, delays_ns: Times, stands_for: int = 1) -> None:
         """Add single delays."""
         if len(delays_ns):
-            self._add_sums(
-                Crossing(
-                    moments=Moments.of_delays(delays_ns, stands_for),
-                    tail=DelaySample.of(sent_ns, delays_ns, stands_for),
-                    min_ns=int(delays_ns.min()),
-                    max_ns=int(delays_ns.max()),
-                )
-            )
+            self._add_sums(Crossing.of_delays(sent_ns, delays_ns, stands_for))
+
+    @classmethod
+    def of_delays(cls, sent_ns: Times, delays_ns: Times, stands_for: int) -> Crossing:
+        """Single delays, at least one, and nothing else."""
+        return cls(
+            moments=Moments.of_delays(delays_ns, stands_for),
+            tail=DelaySample.of(sent_ns, delays_ns, stands_for),
+            min_ns=int(delays_ns.min()),
+            max_ns=int(delays_ns.max()),
+        )
 
     def add(self, other: Crossing, with_tail: bool = True) -> None:
         """Add another interval: packets that crossed the edge between them are neither lost nor new."""
@@ -168,14 +171,14 @@ class Crossing:
         if with_tail:
             self.tail = self.tail.followed_by(other.tail)
 
-    def settle(self, later: Crossing, ahead_ns: int) -> None:
+    def settle(self, later: Crossing, ahead_ns: int, delays_of: Crossing | None = None) -> None:
         """Pair packets that only one point saw in this interval with those only the other saw in a later one.
 
         A packet counts in the interval it was sent in, even if a downstream clock that is ahead, by at most
-        `ahead_ns`, saw it an interval earlier.
+        `ahead_ns`, saw it an interval earlier. `delays_of`: the one of both whose delays are wanted, if not both are.
         """
-        _carry(self, later, ahead_ns)
-        _carry(later, self, ahead_ns)
+        _carry(self, later, ahead_ns, delays_of is None or delays_of is self)
+        _carry(later, self, ahead_ns, delays_of is None or delays_of is later)
 
     def on_clock(self, clock: Clock, middle_ns: int) -> None:
         """Correct downstream times afterwards: sampled delays one by one, moments by the effect on the sample."""
@@ -292,7 +295,6 @@ class Crossing:
 
 
 _FIELDS: Final = attrgetter(*(one.name for one in fields(Crossing)))
-_MOMENTS: Final = attrgetter(*(one.name for one in fields(Moments)))
 
 
 def lost_of(missing: Sequence[int]) -> list[int]:
@@ -321,11 +323,11 @@ def lost_between(crossing: Crossing, lost: int, whole: int) -> tuple[int, int]:
     return max(0, min(low, lost)), max(lost, min(high, crossing.sent, whole))
 
 
-def joined(up: Cached, down: Cached, sink: CrossedSink | None = None) -> Crossing:
+def joined(up: Cached, down: Cached, sink: CrossedSink | None = None, cores: int = 1) -> Crossing:
     """Two caches of an interval, entry by entry; the sink also gets packets that cross its edges."""
     sent, received = up.packets, down.packets
     up, down = level(up, down)
-    found, each = join(up.ids, down.ids), up.stands_for
+    found, each = join(up.ids, down.ids, cores), up.stands_for
     crossing = Crossing(
         sent,
         received,
@@ -343,17 +345,18 @@ def joined(up: Cached, down: Cached, sink: CrossedSink | None = None) -> Crossin
     sent_ns = up.times_ns[found.up_rows]
     delays_ns = down.times_ns[found.down_rows] - sent_ns
     crossing.add_delays(sent_ns, delays_ns, each)
-    _pass_on(crossing, up, down, found.up_rows, found.down_rows, delays_ns)
+    _pass_on(crossing, up, down, found.up_rows, found.down_rows, sent_ns, delays_ns)
     return crossing
 
 
-def _pass_on(crossing: Crossing, up: Cached, down: Cached, up_rows: Any, down_rows: Any, delays_ns: Times) -> None:
+def _pass_on(
+    crossing: Crossing, up: Cached, down: Cached, up_rows: Any, down_rows: Any, sent_ns: Times, delays_ns: Times
+) -> None:
     if crossing.sink is not None and up.about is not None and down.about is not None and len(delays_ns):
-        about = up.about[up_rows], down.about[down_rows]
-        crossing.sink(Crossed(up.times_ns[up_rows], delays_ns, *about, up.stands_for))
+        crossing.sink(Crossed(sent_ns, delays_ns, up.about, up_rows, down.about, down_rows, up.stands_for))
 
 
-def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int) -> None:
+def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int, with_delays: bool) -> None:
     up, down = sent_here.single_up, seen_there.single_down
     if up is None or down is None or not len(up) or not len(down):
         return
@@ -365,19 +368,20 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int) -> None:
         return
     sent_ns = up.times_ns[found.up_rows]
     delays_ns = down.times_ns[found.down_rows] - sent_ns
-    # A packet seen long before it was sent is a copy of another: both stay single.
-    real = delays_ns >= -ahead_ns
+    up_rows, down_rows, unreal = found.up_rows, found.down_rows, 0
     up_single, down_single = found.up_fate == SINGLE, found.down_fate == SINGLE
-    up_single[found.up_rows[~real]] = down_single[found.down_rows[~real]] = True
-    unreal = int((~real).sum())
-    up_rows, sent_ns, delays_ns = found.up_rows[real], sent_ns[real], delays_ns[real]
-    in_tail = survives(up.ids[up_rows], up.seed, sent_here.tail_level)
-    whole = Crossing()
-    whole.add_delays(sent_ns, delays_ns, stands_for)
-    if sent_here.tail_level > up.level:
-        whole.tail = DelaySample.of(sent_ns[in_tail], delays_ns[in_tail], 1 << sent_here.tail_level)
-    sent_here._add_sums(whole)
-    _pass_on(sent_here, up, down, up_rows, found.down_rows[real], delays_ns)
+    real = delays_ns >= -ahead_ns  # a packet seen long before it was sent is a copy of another: both stay single
+    if not real.all():
+        up_single[up_rows[~real]] = down_single[down_rows[~real]] = True
+        unreal = int((~real).sum())
+        up_rows, down_rows, sent_ns, delays_ns = up_rows[real], down_rows[real], sent_ns[real], delays_ns[real]
+    if with_delays and len(delays_ns):
+        whole = Crossing.of_delays(sent_ns, delays_ns, stands_for)
+        if sent_here.tail_level > up.level:
+            in_tail = survives(up.ids[up_rows], up.seed, sent_here.tail_level)
+            whole.tail = DelaySample.of(sent_ns[in_tail], delays_ns[in_tail], 1 << sent_here.tail_level)
+        sent_here._add_sums(whole)
+    _pass_on(sent_here, up, down, up_rows, down_rows, sent_ns, delays_ns)
     went, came = len(up) - found.only_upstream - unreal, len(down) - found.only_downstream - unreal
     if stands_for == 1 or not sent_here.net_loss:  # a difference of all packets is surer than two scaled samples
         sent_here.late += went * stands_for

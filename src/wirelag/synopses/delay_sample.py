@@ -52,11 +52,13 @@ class DelaySample:
     @classmethod
     def empty(cls) -> DelaySample:
         """No delays."""
-        return cls.of(np.empty(0, np.int64), np.empty(0, np.int64), 1)
+        return _NOTHING
 
     @classmethod
     def of(cls, sent_ns: Times, delays_ns: Times, stands_for: int) -> DelaySample:
         """Delays of equal weight."""
+        if len(delays_ns) > MOST:  # most are about to be dropped
+            return cls(sent_ns, delays_ns, np.broadcast_to(np.int64(stands_for), len(delays_ns)))
         return cls(sent_ns, delays_ns, np.full(len(delays_ns), stands_for, np.int64))
 
     @classmethod
@@ -70,14 +72,14 @@ class DelaySample:
     @classmethod
     def together(cls, tails: list[DelaySample]) -> DelaySample:
         """All samples in one, thinned by hashes if there are too many."""
-        columns = [np.concatenate([getattr(t, name) for t in tails]) for name in ("sent_ns", "delays_ns", "weights")]
-        seed = 0
-        while len(columns[0]) > MOST:
-            coins = _kernels.coins(columns[0].view(np.uint64), seed, THINNING)
-            columns = [column[coins >> np.uint64(63) == 0] for column in columns]
-            columns[2] = columns[2] * 2
-            seed += 1
-        return cls(columns[0], columns[1], columns[2])
+        whole = tails[0]
+        if len(tails) > 1:
+            parts = ([getattr(tail, name) for tail in tails] for name in ("sent_ns", "delays_ns", "weights"))
+            whole = cls(*map(np.concatenate, parts))
+        if len(whole) <= MOST:
+            return whole
+        rows, rounds = _kernels.thinned(whole.sent_ns.view(np.uint64), MOST, THINNING)
+        return cls(whole.sent_ns[rows], whole.delays_ns[rows], whole.weights[rows] << rounds)
 
     def followed_by(self, other: DelaySample) -> DelaySample:
         """Both samples."""
@@ -111,7 +113,7 @@ class DelaySample:
         """How many of them have a negative delay."""
         return int(self.weights[self.delays_ns < 0].sum())
 
-    @property
+    @cached_property
     def effective(self) -> float:
         """The effective sample size: equally weighted delays with the same precision (Kish)."""
         squares = float((self.weights.astype(np.float64) ** 2).sum())
@@ -144,10 +146,13 @@ class DelaySample:
 
     @cached_property
     def _over_time(self) -> OverTime | None:
+        return self._varies(self._in_order()) if len(self) else None
+
+    def _varies(self, in_order: InOrder) -> OverTime | None:
         if len(self) < 2:
             return None
         above = (self.delays_ns - self.delays_ns.min()).astype(np.float64)  # an offset would use up a float's digits
-        return self._in_order().over_time(above)
+        return in_order.over_time(above)
 
     def error_of_mean(self) -> Error | None:
         """The error of the mean delay in ns, and its degrees of freedom; None for too few delays."""
@@ -156,10 +161,15 @@ class DelaySample:
 
     def chance(self, over: OverTime | None = None) -> Chance:
         """The error of the mean if delays are independent, and what `over` tells of its interval."""
-        apart, samples = self.delays_ns - self.delays_ns.mean(), self.effective
+        std_ns, skewness = self._shape
+        return Chance(std_ns / math.sqrt(self.effective), skewness, self.effective, over.higher if over else 0.0)
+
+    @cached_property
+    def _shape(self) -> tuple[float, float]:
+        """Standard deviation and skewness."""
+        apart = self.delays_ns - self.delays_ns.mean()
         std_ns = math.sqrt(float(apart @ apart) / len(self))
-        skewness = float((apart * apart) @ apart) / len(self) / std_ns**3 if std_ns else 0.0
-        return Chance(std_ns / math.sqrt(samples), skewness, samples, over.higher if over else 0.0)
+        return std_ns, float((apart * apart) @ apart) / len(self) / std_ns**3 if std_ns else 0.0
 
     def _wider(self) -> float:
         """How many times as wide the interval of the mean is as that of independent delays."""
@@ -183,19 +193,16 @@ class DelaySample:
         """
         if not len(self):
             return []
-        order = np.argsort(self.delays_ns, kind="stable")
-        delays, ranks = self.delays_ns[order], np.cumsum(self.weights[order])
-        total = int(ranks[-1])
-
-        def at(share: float) -> float:
-            place = place_of(share, total)
-            lower, upper = delays[np.searchsorted(ranks, (place - halfway(share, total), place), side="right")].tolist()
-            return (lower + upper) / 2 if lower < upper else float(upper)
+        ranked = _Ranked(self.delays_ns, self.weights)
+        at = ranked.at
 
         found: list[tuple[float, tuple[float, float] | None]] = []
-        whole, in_order, effective = self.over_time(), self._in_order(), self.effective
+        in_order, effective = self._in_order(), self.effective
+        if "_over_time" not in vars(self):  # it takes the same order, which is slow to find, and large
+            vars(self)["_over_time"] = self._varies(in_order)
+        whole = self.over_time()
         told = whole if tells(whole, len(self)) is None else None
-        wider, floor_ns = self._wider() if told else 1.0, int(delays[0])
+        wider, floor_ns = self._wider() if told else 1.0, ranked.least
         above, chance = float(self.delays_ns.mean()) - floor_ns, self.chance(whole)
         for share in shares:
             middle = at(share)
@@ -209,6 +216,39 @@ class DelaySample:
             else:
                 found.append((middle, None))
         return found
+
+
+_NOTHING: Final = DelaySample.of(np.empty(0, np.int64), np.empty(0, np.int64), 1)  # its arrays are never changed
+
+
+class _Ranked:
+    """Delays in order, and the rank of each."""
+
+    def __init__(self, delays_ns: Times, weights: Times) -> None:
+        self._each = int(weights[0])  # weight of each, if it is one
+        self._ranks: Times | None = None
+        if (weights == self._each).all():  # sorting numbers alone is many times as fast
+            self._delays, self._total = np.sort(delays_ns), self._each * len(delays_ns)
+            return
+        order = np.argsort(delays_ns, kind="stable")
+        self._delays, self._ranks = delays_ns[order], np.cumsum(weights[order])
+        self._total = int(self._ranks[-1])
+
+    @property
+    def least(self) -> int:
+        """The shortest delay."""
+        return int(self._delays[0])
+
+    def at(self, share: float) -> float:
+        """The quantile of this share."""
+        place = place_of(share, self._total)
+        lower, upper = (self._delay(place - halfway(share, self._total)), self._delay(place))
+        return (lower + upper) / 2 if lower < upper else float(upper)
+
+    def _delay(self, place: int) -> int:
+        if self._ranks is None:
+            return int(self._delays[place // self._each])
+        return int(self._delays[np.searchsorted(self._ranks, place, side="right")])
 
 
 def compared(up: Cached, down: Cached) -> tuple[DelaySample, Cached, Cached]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -61,13 +62,12 @@ class GroupTimes:
         """The delays of a group in each part of the time of all groups, without gaps; None if it was left out."""
         slots, length_ns = range(self.kernel.first, self.kernel.last + 1), self.kernel.length_ns
         counts = np.zeros((len(slots), BINS), np.uint32)
-        held = [self.kernel.counts(tag, slot, row) for slot, row in zip(slots, counts, strict=True)]
-        if not any(held):
+        if not self.kernel.counts(tag, counts.reshape(-1)):
             return None
         return GroupTime([Interval(slot * length_ns, (slot + 1) * length_ns) for slot in slots], counts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupTime:
     """The delays of a group over time, each in the middle of its eighth of an octave."""
 
@@ -76,6 +76,10 @@ class GroupTime:
 
     def quantiles_ns(self, q: float) -> list[float | None]:
         """A quantile of the delays of each part; None without any."""
+        return [None if math.isnan(ns) else ns for ns in self._parts.quantile_ns(q).tolist()]
+
+    @cached_property
+    def _parts(self) -> Distributions:
         rows, eighths = np.nonzero(self.counts)
         sums = np.zeros((len(self.counts), 8), np.uint64)
         sums[:, 0] = sums[:, 1] = self.counts.sum(axis=1)
@@ -83,8 +87,7 @@ class GroupTime:
         held = np.flatnonzero(sums[:, 0])
         sums[held, 6], sums[held, 7] = MIDDLES_NS[eighths[first[held]]], MIDDLES_NS[eighths[first[held + 1] - 1]]
         weights = self.counts[rows, eighths].astype(np.uint64)
-        found = Distributions.of_cells(sums, rows, _FINE[eighths], weights).quantile_ns(q).tolist()
-        return [None if math.isnan(ns) else ns for ns in found]
+        return Distributions.of_cells(sums, rows, _FINE[eighths], weights)
 
     @property
     def whole(self) -> Distribution:

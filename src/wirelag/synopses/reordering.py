@@ -45,6 +45,9 @@ class Order:
         return counts | {"share": share, "ci95": list(wilson(share, self.checked))}
 
 
+UNCHECKED: Final = Order()
+
+
 def looked_at(tail: Cached) -> Cached:
     """The packets of a point's sample whose order is checked."""
     return tail.at_most(LOOKED_AT)

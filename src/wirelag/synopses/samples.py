@@ -95,7 +95,9 @@ class Samples:
     def merge(self, other: Samples) -> None:
         """Add another synopsis."""
         for leg, distribution in other.distributions.items():
-            self.distributions.setdefault(leg, Distribution()).merge(distribution)
+            if leg not in self.distributions:
+                self.distributions[leg] = Distribution()
+            self.distributions[leg].merge(distribution)
         if self.tag is None:
             self.spread.merge(other.spread)
         self.packets += other.packets

@@ -109,9 +109,9 @@ class Slowest:
         chosen = self.candidates(crossed.delays_ns)
         if not len(chosen):
             return
-        found = np.zeros(len(chosen), SLOW)
-        found["delay_ns"], found["time_ns"] = crossed.delays_ns[chosen], crossed.sent_ns[chosen]
-        found["first"], found["last"] = crossed.up_about[chosen, 0], crossed.down_about[chosen, 0]
+        found, slow = np.zeros(len(chosen), SLOW), crossed.of(chosen)
+        found["delay_ns"], found["time_ns"] = slow.delays_ns, slow.sent_ns
+        found["first"], found["last"] = slow.up_about[:, 0], slow.down_about[:, 0]
         found["leg"] = NO_LEG
         self.add(found)
 

@@ -74,7 +74,9 @@ def less(down: Words, up: Words) -> Words:
     """The difference of words, as symbols (ids, check, count)."""
     apart = down ^ up
     counts = (down >> _COUNT_PLACE) - (up >> _COUNT_PLACE) & _COUNTS
-    return np.column_stack((apart & NUMBERS, apart >> _CHECK_PLACE & _CHECKS, counts)).reshape(-1)
+    cells = np.empty(3 * len(apart), np.uint64)
+    cells[0::3], cells[1::3], cells[2::3] = apart & NUMBERS, apart >> _CHECK_PLACE & _CHECKS, counts
+    return cells
 
 
 def decoder(seed: int) -> _kernels.RatelessDecoder:
@@ -143,11 +145,6 @@ class SymbolSynopsis:
             raise ValueError(
                 f"{len(words)} symbols and {len(before)} checked packets of {entries} kept, {sample.packets} in all"
             )
-        return cls(
-            words,
-            np.column_stack((counts, sums)).reshape(-1),
-            entries,
-            level_of(fields, "cache_level"),
-            sample,
-            before,
-        )
+        pairs = np.empty(2 * len(counts), np.uint64)
+        pairs[0::2], pairs[1::2] = counts, sums
+        return cls(words, pairs, entries, level_of(fields, "cache_level"), sample, before)

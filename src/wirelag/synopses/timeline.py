@@ -108,7 +108,8 @@ class Timeline:
         indexes = self._indexes
         span = max(indexes) - min(indexes) + 1
         factor = 1 if self._asked else next(f for f in (1, 2, 5) if span <= f * MOST_POINTS or f == 5)
-        slots, length = _merged(self._slots, factor), self._length_ns * factor
+        slots = self._slots if factor == 1 else _merged(self._slots, factor)
+        length = self._length_ns * factor
         return [
             (Interval(index * length, (index + 1) * length), slots.get((index, LEGS.index(leg)), Distribution()))
             for index in range(min(indexes) // factor, max(indexes) // factor + 1)
@@ -118,5 +119,8 @@ class Timeline:
 def _merged(slots: Mapping[tuple[int, int], Distribution], factor: int) -> dict[tuple[int, int], Distribution]:
     merged: dict[tuple[int, int], Distribution] = {}
     for (index, leg), delays in slots.items():
-        merged.setdefault((index // factor, leg), Distribution()).merge(delays)
+        place = index // factor, leg
+        if place not in merged:
+            merged[place] = Distribution()
+        merged[place].merge(delays)
     return merged

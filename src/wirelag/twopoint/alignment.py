@@ -14,7 +14,7 @@ import numpy as np
 from wirelag.clocks.fit import FEWEST, Clock, fit
 from wirelag.errors import WirelagError
 from wirelag.packets.addresses import Direction
-from wirelag.packets.batch import PacketBatch
+from wirelag.packets.batch import Array, Block, PacketBatch
 from wirelag.twopoint.direction import (
     BACKWARD,
     FORWARD,
@@ -35,6 +35,7 @@ from wirelag.units import format_duration, many
 __all__ = ["Alignment", "Direction", "LeftOut", "Sighting", "align"]
 
 Point = Literal["upstream", "downstream"]
+POINTS: Final[tuple[Point, Point]] = ("upstream", "downstream")
 
 FEWEST_COMMON: Final = 5
 LEAST_SHARE: Final = 1e-3  # share of the smaller capture that must be common
@@ -46,6 +47,7 @@ EARLY_SHARE: Final = 0.01  # share of common packets below which negative delays
 AGAINST: Final = 0.1  # share of common packets that makes a direction wrong
 FAR_OFF_NS: Final = 600 * 10**9  # distance from the other times: beyond it a time is damaged
 _NOTHING: Final = (np.empty(0, np.int64), np.empty(0, np.int64))
+_AT_ONCE: Final = 1 << 14
 _SHOWN: Final = 4_000  # common packets of a direction, for a plot
 
 
@@ -90,6 +92,19 @@ class Alignment:
         if point == "downstream" and self.clock.corrects:
             packets = packets.at_times(self.clock.correct(packets.time_ns))
         return packets
+
+    def kept(self, point: Point, seen: Sighting, capture: str) -> PacketBatch:
+        """The same of all packets that were kept when they were seen, with the columns that were."""
+        found, left_out = seen.take(self.courses[point], int(FORWARD), int(BACKWARD)), self.left_out[point]
+        left_out.backward += found.backward
+        left_out.elsewhere += found.elsewhere
+        left_out.outside += found.outside
+        if point == "downstream" and self.clock.corrects:
+            for start in range(0, len(found.times_ns), _AT_ONCE):  # what it takes meanwhile stays in the cache
+                some = found.times_ns[start : start + _AT_ONCE]
+                some[:] = self.clock.correct(some)
+        columns: dict[str, Array] = {"time_ns": found.times_ns, "packet_id": found.ids, "number": found.numbers}
+        return PacketBatch(columns, (Block(capture, 0, np.empty(0, np.uint8)),), lasts=True)
 
     def agrees(self, other: Alignment) -> bool:
         """Whether any packets travel in the same direction in both alignments."""
@@ -162,7 +177,7 @@ def align(
         rows_down,
         single,
         down.times_ns[rows_down] - up.times_ns[rows_up],
-        np.searchsorted(up.pairs.keys, up.keys[rows_up]),
+        up.pair_rows[rows_up],
         np.zeros(len(up.pairs), np.uint8),
         np.zeros(len(up.pairs), np.bool_),
         np.zeros(len(up.pairs)),

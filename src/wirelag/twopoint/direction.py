@@ -201,13 +201,13 @@ def clock_behind(difference_ns: Ints) -> bool:
 
 def courses_of(sighting: Sighting, courses: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The course of each sampled packet, from its pair's; 0 if the pair was not kept."""
-    place = np.minimum(np.searchsorted(sighting.pairs.keys, sighting.keys), len(sighting.pairs) - 1)
+    place = np.minimum(sighting.pair_rows, len(sighting.pairs) - 1)
     return np.where(sighting.pairs.keys[place] == sighting.keys, courses[place], 0)
 
 
 def courses_below(down: Sighting, found: Common) -> npt.NDArray[np.uint8]:
     """The course of downstream's pairs: that of most of their common packets."""
-    place = np.searchsorted(down.pairs.keys, down.keys[found.down])
+    place = down.pair_rows[found.down]
     votes = np.zeros((4, len(down.pairs)), np.int64)
     np.add.at(votes, (found.courses[found.pair], place), 1)
     return np.where(votes.any(axis=0), votes.argmax(axis=0), 0).astype(np.uint8)

@@ -57,6 +57,19 @@ def in_step(
             yield point, batch
 
 
+def by_turns(sources: Mapping[str, Iterable[PacketBatch]]) -> Iterator[tuple[str, PacketBatch]]:
+    """The same for sources that are read to their end: one batch of each in turn."""
+    left = deque((point, iter(batches)) for point, batches in sources.items())
+    while left:
+        point, batches = left[0]
+        if (batch := next(batches, None)) is None:
+            left.popleft()
+            continue
+        left.rotate(-1)
+        if len(batch):
+            yield point, batch
+
+
 @dataclass(eq=False)
 class _Head:
     """What was read of a point, and not handed on."""

@@ -25,7 +25,7 @@ from wirelag.packets.grouping import OTHER, Grouping
 from wirelag.packets.intervals import CONTROL, Delimiters, Interval, split_at_delimiters
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.delay_sample import MOST, DelaySample
-from wirelag.twopoint.in_step import NO_STEPS, Ints, in_step, whole_input
+from wirelag.twopoint.in_step import NO_STEPS, Ints, by_turns, in_step, whole_input
 
 ALL: Final = 0  # the tag of everything, beside the classes
 PATIENCE_NS: Final = 10**9  # a packet is not lost before so long after its interval, or the interval's own length
@@ -208,7 +208,8 @@ def spans_between(
         found = paired_by_delimiters(*_in_turn(ups, downs), estimator.added, numbered)
         pairs = iter(found if whole() else found[:-1])  # nothing ends the last one
     elif interval_ns is None:
-        pairs = iter([_everything(estimator, in_step(read, steps, whole), grouping)])
+        packets = in_step(read, steps, whole) if grouping or whole is not whole_input else by_turns(read)
+        pairs = iter([_everything(estimator, packets, grouping)])
     else:
         pairs = paired_by_clock(ups, downs)
     spans = crossed(pairs, lambda _, __, up, down: estimator.cross(up, down), *(empty[p] for p in estimator.points))
@@ -364,11 +365,13 @@ def crossed(pairs: Iterable[Pair], cross: Cross, empty_up: Any, empty_down: Any)
         yield Span(pair.interval, found, pair.open_ended, pair.lost_delimiters)
 
 
-def settled(spans: Iterable[Span], interval_ns: int, ahead_ns: int | None = None) -> Iterator[Span]:
+def settled(
+    spans: Iterable[Span], interval_ns: int, ahead_ns: int | None = None, only: Interval | None = None
+) -> Iterator[Span]:
     """Spans whose straddling packets have been paired with the other point, or timed out.
 
     `ahead_ns` is how far the downstream clock may be ahead, if known: a packet seen earlier than that before it was
-    sent is a copy of another.
+    sent is a copy of another. `only`: the interval that is wanted, if not all are; others get no delays.
     """
     patience_ns = max(PATIENCE_NS, interval_ns)
     ahead_ns = 2 * patience_ns if ahead_ns is None else ahead_ns
@@ -380,7 +383,8 @@ def settled(spans: Iterable[Span], interval_ns: int, ahead_ns: int | None = None
             if crossing.unsettled:
                 for earlier in waiting:
                     if tag in earlier.crossings and earlier.crossings[tag].unsettled:
-                        earlier.crossings[tag].settle(crossing, ahead_ns)
+                        wanted = None if only is None else (span if span.interval == only else earlier).crossings[tag]
+                        earlier.crossings[tag].settle(crossing, ahead_ns, wanted)
         waiting.append(span)
     for span in waiting:
         yield _done(span)
