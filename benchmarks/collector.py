@@ -3,32 +3,46 @@
     python benchmarks/collector.py                          rda of 500 packets/s, lda, rda of 15,000 packets/s
     python benchmarks/collector.py --segments 100 --seconds 20
     python benchmarks/collector.py --store postgresql://...     another store than a file
+    python benchmarks/collector.py --collectors 2           several, with a database and a broker of their own
     python benchmarks/collector.py --beside "OTHER/.venv/bin/python -m wirelag.cli"     another version, by turns
 
-Meters cut packets with known delays, 1% of them lost; agents send what they cut at the end of each second and answer
-what they are asked, each over two connections, as `wirelag agent` does. The collector is a process of its own, with a
-token. Its processor time is the kernel's count, from the first message until everything is settled.
+Packets have known delays, 1% of them are lost; agents cut them, send what they cut at the end of each second and answer
+what they are asked, each over two connections, with the code of `wirelag agent`. The collector is a process of its own,
+with a token. Its processor time is the kernel's count, from the first message until everything is settled.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.support.agent_messages import Agent, pair, usual
+from tests.support.agent_messages import CLOCK, usual
 from tests.support.agent_messages import Path as Travelled
+from tests.support.fleet import broker
 from tests.support.ports import free_port
-from wirelag.protocol.messages import decode, encode
+from tests.support.postgres import Server as Database
+from tests.support.waiting import until
+from wirelag.agent.composing import encoded
+from wirelag.agent.config import Measured
+from wirelag.agent.cutting import ByClock, CutPart, Unseen
+from wirelag.agent.history import History
+from wirelag.packets.batch import PacketBatch
+from wirelag.protocol.messages import Message, decode
+from wirelag.protocol.terms import Terms
 from wirelag.transport.http import FRAME, MEDIA_TYPE
 
 SECOND_NS = 10**9
@@ -38,6 +52,7 @@ KINDS = 8  # different paths; segments beyond have packets like these
 CASES = (("rda", 500), ("lda", 500), ("rda", 15_000))
 LOSS = 0.01
 PATIENCE_S = 120.0
+PAST_BYTES = 16 << 20  # of packets that an agent keeps to answer
 AGENTS = 1000  # for which the measured cost is extrapolated: two are at the ends of a segment
 
 
@@ -90,19 +105,30 @@ class Line:
 class Point:
     """An agent with one segment."""
 
-    agent: Agent
+    parts: list[CutPart]
     name: str
     segment: str
     door: asyncio.Semaphore  # connections without a token are few
+    past: History
     last: str = ""  # ask that was answered
 
-    async def run(self, port: int, count: int, counted: Counter[str]) -> None:
+    def message(self, part: CutPart) -> bytes:
+        """A part as it is sent."""
+        part = replace(part, measured=replace(part.measured, segment=self.segment))
+        interval, terms = part.cut.interval, part.measured.terms
+        if terms.estimator.can.second_round:
+            self.past.keep(part)
+        about = Message("synopsis", self.name, self.segment, interval, terms, CLOCK, part.seen, sent_ns=interval.end_ns)
+        return encoded(part, about, self.past)[0]
+
+    async def run(self, port: int, counted: Counter[str]) -> None:
         """Send each interval when it ends."""
         line = None
-        for message in self.agent.messages(0, count):
-            data = encode(replace(message, point=self.name, segment=self.segment, sent_ns=message.interval.end_ns))
-            await asyncio.sleep((message.interval.end_ns - time.time_ns()) / 1e9)
+        for part in self.parts:
+            await asyncio.sleep((part.cut.interval.end_ns - time.time_ns()) / 1e9)
+            data = self.message(part)
             counted["messages"] += 1
+            counted["bytes"] += len(data)
             if line is None:
                 async with self.door:
                     line = await Line.to(port, self.name)
@@ -127,27 +153,32 @@ class Point:
             length, number = FRAME.unpack_from(body)
             data, body = body[FRAME.size : FRAME.size + length], body[FRAME.size + length :]
             if length:
-                reply = self.agent.answer(decode(data))
+                reply, _ = self.past.answer(decode(data))
                 self.last = f"{life}-{number}"
                 counted["messages"] += 1
+                counted["bytes"] += len(reply)
                 out = out or await Line.to(port, self.name)
-                await out.post(encode(replace(reply, point=self.name, segment=self.segment)), self.last)
+                await out.post(reply, self.last)
 
 
-async def load(port: int, name: str, rate: int, segments: int, seconds: int) -> Counter[str]:
-    """All agents, until everything is sent, and answered for a while."""
+async def load(ports: list[int], name: str, rate: int, segments: int, seconds: int) -> Counter[str]:
+    """All agents, each at one of the ports, until everything is sent, and answered for a while."""
     start_ns = (time.time_ns() // SECOND_NS + 2 + segments // 50) * SECOND_NS
-    made = [Travelled.made(seconds + 1, rate, seed, LOSS, start_ns=start_ns) for seed in range(KINDS)]
-    pairs = [pair(path, usual(name)) for path in made]
-    kinds = [[Again(one, seconds + 1) for one in both] for both in pairs]
+    terms = Terms(usual(name), interval_ns=SECOND_NS)
+    paths = [Travelled.made(seconds + 1, rate, seed, LOSS, start_ns=start_ns) for seed in range(min(KINDS, segments))]
+    kinds = [[cut(batch, terms, path.start_ns, seconds + 1) for batch in path.points] for path in paths]
     points, door = list[Point](), asyncio.Semaphore(16)
     for i in range(segments):
-        names = f"U{i}", f"D{i}"
-        points += [Point(kinds[i % KINDS][side], names[side], ">".join(names), door) for side in (0, 1)]
+        ends = f"U{i}", f"D{i}"
+        for end, parts in zip(ends, kinds[i % KINDS], strict=True):
+            points.append(Point(parts, end, ">".join(ends), door, History(end, PAST_BYTES, start_ns)))
     counted: Counter[str] = Counter()
-    answering = [asyncio.create_task(one.answer(port, counted)) for one in points]
+    placed = [
+        (one, ports[i % len(ports)]) for i, one in enumerate(points)
+    ]  # the ends of a segment at two, if there are
+    answering = [asyncio.create_task(one.answer(port, counted)) for one, port in placed]
     async with asyncio.timeout(seconds + PATIENCE_S):
-        await asyncio.gather(*(one.run(port, seconds + 1, counted) for one in points))
+        await asyncio.gather(*(one.run(port, counted) for one, port in placed))
         before = -1
         while before != counted["messages"]:  # replies
             before = counted["messages"]
@@ -160,23 +191,19 @@ async def load(port: int, name: str, rate: int, segments: int, seconds: int) -> 
     return counted
 
 
-class Again(Agent):
-    """An agent whose intervals are cut once, for all segments that are like it."""
-
-    def __init__(self, agent: Agent, count: int) -> None:
-        super().__init__(agent.point, agent.terms, agent.packets, agent.start_ns)
-        self._made = super().messages(0, count)
-
-    def messages(self, first: int, count: int) -> list[object]:  # type: ignore[override]
-        """Those of the start."""
-        return self._made[first : first + count]  # type: ignore[return-value]
+def cut(packets: PacketBatch, terms: Terms, start_ns: int, count: int) -> list[CutPart]:
+    """The first parts of a point's packets, which all segments that are alike have."""
+    cutting = ByClock((Measured(None, terms, None, False),), SECOND_NS, 0, Unseen(SECOND_NS, start_ns))
+    cutting.begin(start_ns)
+    return [*cutting.take(packets), *cutting.end(start_ns + count * SECOND_NS)][:count]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Messages and processor ms per segment and interval."""
+    """Messages, bytes and processor ms per segment and interval."""
 
     messages: float
+    bytes: float
     server: float
     others: float
 
@@ -187,36 +214,69 @@ class Cost:
     def line(self, name: str, rate: int, segments: int) -> str:
         """One line of the table."""
         return (
-            f"{name:4} {rate:7,} {segments:9} {self.messages:9.1f} {self.server:8.2f} {self.others:8.2f}"
-            f" {self.whole:8.2f} {1e3 / self.whole:9.0f} {AGENTS / 2 * self.whole / 1e3:9.1f}"
+            f"{name:4} {rate:7,} {segments:9} {self.messages:9.1f} {self.bytes / 1e3:6.1f} {self.server:8.2f}"
+            f" {self.others:8.2f} {self.whole:8.2f} {1e3 / self.whole:9.0f} {AGENTS / 2 * self.whole / 1e3:9.1f}"
         )
 
 
-def measure(name: str, rate: int, segments: int, seconds: int, store: str | None, wrapper: list[str]) -> Cost:
-    """What one case costs."""
-    with tempfile.TemporaryDirectory() as folder:
-        port = free_port()
-        tokens = Path(folder, "tokens")
+@contextmanager
+def collecting(words: list[str], port: int, wrapper: list[str]) -> Iterator[int]:
+    """A collector; the number of its process."""
+    command = [*(wrapper or [sys.executable, "-m", "wirelag.cli"]), "collect", "--listen", f"127.0.0.1:{port}", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            while "collecting at" not in (line := process.stderr.readline()):
+                assert line, "the collector did not start"
+            yield process.pid
+        finally:
+            process.terminate()
+        for line in process.stderr:
+            if "beside" not in line:
+                print(line, end="", file=sys.stderr)
+
+
+def measure(
+    name: str, rate: int, segments: int, seconds: int, store: str | None, wrapper: list[str], collectors: int
+) -> Cost:
+    """What one case costs; with `collectors`, that many together."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        tokens = folder / "tokens"
         tokens.write_text(TOKEN + "\n")
         tokens.chmod(0o600)
-        words = ["collect", "--listen", f"127.0.0.1:{port}", "--store", store or f"{folder}/store.db"]
-        command = [*(wrapper or [sys.executable, "-m", "wirelag.cli"]), *words, "--token-file", str(tokens)]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stderr is not None
-            try:
-                while "collecting at" not in (line := process.stderr.readline()):
-                    assert line, "the collector did not start"
-                before = threads_s(process.pid)
-                counted = asyncio.run(load(port, name, rate, segments, seconds))
-                used = threads_s(process.pid)
-                used.subtract(before)
-            finally:
-                process.terminate()
-            for line in process.stderr:
-                if "beside" not in line:
-                    print(line, end="", file=sys.stderr)
+        words = ["--token-file", str(tokens), "--store", store or f"{folder}/store.db"]
+        if collectors:
+            database = Database(folder / "database")
+            database.make()
+            database.start()
+            stack.callback(database.stop)
+            words = [
+                *words[:2],
+                "--store",
+                database.database(),
+                "--nats",
+                stack.enter_context(broker(folder / "broker")),
+            ]
+        ports = [free_port() for _ in range(collectors or 1)]
+        running = [stack.enter_context(collecting(words, port, wrapper)) for port in ports]
+        if collectors:
+            until(lambda: all(map(shares, ports)), "collectors that share the work")
+        before = sum(map(threads_s, running), Counter[str]())
+        counted = asyncio.run(load(ports, name, rate, segments, seconds))
+        used = sum(map(threads_s, running), Counter[str]())
+        used.subtract(before)
     each = {what: 1e3 * s / segments / seconds for what, s in used.items()}
-    return Cost(counted["messages"] / segments / seconds, each["server"], each["others"])
+    sent = [counted[what] / segments / seconds for what in ("messages", "bytes")]
+    return Cost(*sent, each["server"], each["others"])
+
+
+def shares(port: int) -> bool:
+    """Whether a collector has taken over its part of the work."""
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}/api/v1/status")
+    asked.add_header("Authorization", f"Bearer {TOKEN}")
+    with urllib.request.urlopen(asked) as said:
+        return "partitions taken over" in json.load(said)["counted"]
 
 
 def main() -> None:
@@ -225,6 +285,7 @@ def main() -> None:
     parser.add_argument("--segments", type=int, default=40)
     parser.add_argument("--seconds", type=int, default=12)
     parser.add_argument("--store", help="a database; a file, if not given")
+    parser.add_argument("--collectors", type=int, default=0, help="several that share a database and a broker")
     parser.add_argument("--only", metavar="METHOD:RATE", help="one line, such as rda:500")
     parser.add_argument("--with", dest="wrapper", default="", help="a command that runs the collector's arguments")
     parser.add_argument("--beside", default="", help="the same of another version: measured by turns")
@@ -232,11 +293,13 @@ def main() -> None:
     options = parser.parse_args()
     cases = [(one.split(":")[0], int(one.split(":")[1])) for one in [options.only]] if options.only else CASES
     print(f"CPU ms per segment and interval of 1 s, segments at 1 s per core, and cores for {AGENTS:,} agents")
-    print("method pkt/s  segments  messages   server   others      all    a core     cores")
+    print("method pkt/s  segments  messages     kB   server   others      all    a core     cores")
     for name, rate in cases:
         best: dict[str, Cost] = {}
         for version in [options.wrapper, *filter(None, [options.beside])] * options.rounds:
-            found = measure(name, rate, options.segments, options.seconds, options.store, version.split())
+            found = measure(
+                name, rate, options.segments, options.seconds, options.store, version.split(), options.collectors
+            )
             print(found.line(name, rate, options.segments), version and f" by {version}", flush=True)
             best[version] = min(found, best.get(version, found), key=lambda one: one.whole)
         if options.beside:

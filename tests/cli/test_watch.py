@@ -412,6 +412,7 @@ def test_buckets_count_values_below_their_bound() -> None:
     found = dict(buckets(delays))
     assert [found[name] for name in ("1e-05", "0.0001", "0.001", "0.05", "10", "+Inf")] == [1, 2, 3, 4, 4, 5]
     assert len(found) == len(BOUNDS_S) + 1
+    assert buckets(delays.compact()) == buckets(delays)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any, Final
 
 from wirelag.collector.tally import Tally
@@ -20,13 +21,13 @@ TEXTS: Final = {"estimator", "reason"}
 FLOATS: Final = {"lost", "lost_low", "lost_high", "rest_ns", "squares_ns2", "doubt_ns2"}
 MOMENTS: Final = tuple(one.name for one in fields(Moments))
 LATER: Final = ("references_received", "references_lost", "checked", "overtaken")  # some files of version 1 lack them
+_SINGLE, _MOMENTS, _LATER = (attrgetter(*names) for names in (SINGLE, MOMENTS, LATER))
 COLUMNS: Final = (*SINGLE, *MOMENTS, "bins", *LATER)
 
 
 def values_of(tally: Tally) -> list[Any]:
     """What is stored of a result, in the order of the columns."""
-    values = [getattr(tally, name) for name in SINGLE] + [getattr(tally.moments, name) for name in MOMENTS]
-    return [*values, tally.packed_bins(), *(getattr(tally, name) for name in LATER)]
+    return [*_SINGLE(tally), *_MOMENTS(tally.moments), tally.packed_bins(), *_LATER(tally)]
 
 
 def tally_of(row: Sequence[Any]) -> Tally | None:

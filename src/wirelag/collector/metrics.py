@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ P99: Final = 0.99
 READY: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 LIVE_NS: Final = 60 * 10**9  # later results were on an agent's disk: they say nothing about the collector's speed
 _SIZES: Final = {"bytes": "in", "asked bytes": "out"}
-_BOUNDS_NS: Final = np.array(BOUNDS) * 1e9
+_BUCKETS: Final = np.searchsorted(np.array(BOUNDS) * 1e9, MIDDLES_NS)  # of each bin of delays
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class Metrics:
         stage = "settled" if result.rank > Rank.FIRST else "complete" if result.complete else "first"
         with self._lock:
             counts, seconds = self._ready[stage]
-            counts[int(np.searchsorted(READY, late_ns / 1e9))] += 1
+            counts[bisect_left(READY, late_ns / 1e9)] += 1
             seconds[0] += late_ns / 1e9
 
     # An interval counts once: as unseen if one point has sent nothing about it for LINGER_NS. Messages from that
@@ -123,8 +124,7 @@ class Metrics:
                 self._silent.pop((segment, interval), None)
                 counted = (segment, interval) in self._unseen
                 self._unseen.pop((segment, interval), None)
-            weights = np.zeros(len(BOUNDS) + 1)
-            np.add.at(weights, np.searchsorted(_BOUNDS_NS, MIDDLES_NS[tally.bins]), tally.weights)
+            weights = np.bincount(_BUCKETS[tally.bins], tally.weights, len(BOUNDS) + 1)
             weights[0] += tally.negative
             sums.delays += weights
             mean_ns = tally.moments.mean_ns

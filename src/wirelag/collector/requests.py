@@ -113,10 +113,11 @@ class Plain(Request):
 class Short:
     """A request that takes the short way, as the server's other parts see it."""
 
+    message_event: Final = asyncio.Event()  # it is never waited for
+
     def __init__(self) -> None:
         self.response_complete = self.disconnected = False
         self.keep_alive = True
-        self.message_event = asyncio.Event()
 
 
 class NamedProtocol(H11Protocol):
@@ -130,6 +131,7 @@ class NamedProtocol(H11Protocol):
         self.conn, self._visitors, self._inbox = Frugal(), visitors, inbox
         self._short: Short | None = None  # the request that takes it now,
         self._next = b""  # and what has come after it
+        self._replied_s = 0.0  # when the last one had its reply
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Note who connects; the handshake is over."""
@@ -160,13 +162,13 @@ class NamedProtocol(H11Protocol):
         assert self._inbox is not None
         if self.client is None:
             return False
-        request = Plain({"type": "http", "state": self.app_state, "path": _PATH}, headers, Address(*self.client))
+        scope = {"type": "http", "state": self.app_state, "path": _PATH}
+        request = Plain(scope, headers, Address(*self.client))
         short = self._short = Short()
         before, self.cycle = self.cycle, short  # type: ignore[assignment]
         if not self._inbox.direct(request, body, partial(self._reply, short)):
             self._short, self.cycle = None, before
             return False
-        self._unset_keepalive_if_required()
         return True
 
     def _reply(self, short: Short, response: Response) -> None:
@@ -178,10 +180,24 @@ class NamedProtocol(H11Protocol):
         if response.status_code >= 400 or not short.keep_alive:
             self.transport.close()
             return
-        self.on_response_complete()
+        self._replied_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._close_unless_used(self.timeout_keep_alive)
+        self.flow.resume_reading()
         if self._next:
             data, self._next = self._next, b""
             self.loop.call_soon(self.data_received, data)
+
+    def _close_unless_used(self, after_s: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(after_s, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection. A message does not set the clock for it anew: this looks when the last one was."""
+        idle_s = 0.0 if self._short is not None else self.loop.time() - self._replied_s
+        if idle_s < self.timeout_keep_alive:
+            self._close_unless_used(self.timeout_keep_alive - idle_s)
+        else:
+            super().timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not a request, and close the connection."""

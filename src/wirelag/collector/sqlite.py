@@ -65,6 +65,7 @@ class SqliteStore:
         self._first: set[tuple[int, int, int]] = (
             set()
         )  # rows of first results, which any other replaces: not read again
+        self._marked: set[tuple[int, int, int]] = set()  # sums that are stale, as far as this process knows
         self._checked: sqlite3.Connection | None = None  # the connection of a check that runs
         self._successor: tuple[str, dict[str, int]] | None = None  # of a damaged file: it has still to be opened
         self.rescued: str | None = None  # what was done about a damaged file at the start
@@ -355,6 +356,7 @@ class SqliteStore:
             query = "select start_ns, series from stale where length_ns = ? and start_ns < ? limit ?"
             stale = self._base.execute(query, (length_ns, now_ns - length_ns - LATE_NS, most)).fetchall()
             for start_ns, series in stale:
+                self._marked.discard((length_ns, start_ns, series))
                 self._base.execute(
                     "delete from stale where length_ns = ? and start_ns = ? and series = ?",
                     (length_ns, start_ns, series),
@@ -430,11 +432,14 @@ class SqliteStore:
     def _forget_series(self) -> None:
         self._series.clear()
         self._first.clear()
+        self._marked.clear()
         self._classes = self._count_classes()
 
     def _mark(self, length_ns: int, start_ns: int, series: int) -> None:
         where = (length_ns, start_ns // length_ns * length_ns, series)
-        self._base.execute("insert or ignore into stale values (?, ?, ?)", where)
+        if where not in self._marked:
+            self._base.execute("insert or ignore into stale values (?, ?, ?)", where)
+            self._marked.add(where)
 
     def _write(self, name: tuple[str, str], where: tuple[int, int, int], rank: Rank, tally: Tally) -> None:
         row = (*where[1:], int(rank), *map(stored, values_of(tally)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -86,7 +86,7 @@ class Tally:
                 tally.sent, tally.received = (up.packets, down.packets) if key is None else (0, 0)
             return tally
         loss = result.losses[key]
-        tally.sent, tally.received, tally.moments = crossing.sent, crossing.received, replace(crossing.moments)
+        tally.sent, tally.received, tally.moments = crossing.sent, crossing.received, crossing.moments.copied()
         tally.reordered, tally.duplicated = crossing.reordered, crossing.duplicated
         tally.checked, tally.overtaken = crossing.order.checked, crossing.order.overtaken
         if loss.lost is not None:

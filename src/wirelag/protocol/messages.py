@@ -13,17 +13,18 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
+import marshal
 import math
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Final, Literal, get_args, get_type_hints
 
 import numpy as np
 
-from wirelag.codec import MOST_COUNT, array_of, from_json, number_of, pack, split_fields, together
+from wirelag.codec import MOST_COUNT, array_of, from_json, number_of, pack, split_fields, to_json, together
 from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.dictionary import lengthen, shorten
@@ -54,8 +55,8 @@ MOST_PARAMETERS: Final = {
 BEYOND_NS: Final = 1 << 60  # differences of clocks are smaller
 _PLACE: Final = ("start_ns", "end_ns", "name")
 _KEPT_TERMS: Final = 512  # terms that are not checked again,
-_MOST_KEPT: Final = 4096  # and characters of each
-_known_terms: dict[str, Terms] = {}
+_MOST_KEPT: Final = 4096  # and bytes of each
+_known_terms: dict[bytes, Terms] = {}
 
 
 class UnknownVersion(ValueError):  # noqa: N818
@@ -113,6 +114,11 @@ class Message:
     synopses: tuple[Any, ...] = field(default=(), init=False, repr=False, compare=False)  # of the records, if decoded
     _key: str | None = field(default=None, init=False, repr=False, compare=False)  # once it was asked for
 
+    def with_records(self, records: tuple[Record, ...], kind: Type | None = None) -> Message:
+        """The same with other records, perhaps of another type."""
+        about = self.interval, self.terms, self.clock, self.seen
+        return Message(kind or self.type, self.point, self.segment, *about, records, self.sent_ns)
+
     @property
     def key(self) -> str:
         """Letters, digits and - that identify the message."""
@@ -122,12 +128,18 @@ class Message:
         return self._key
 
     def _named(self) -> str:
-        about = hashlib.sha256()
-        about.update(json.dumps([self.point, self.segment, terms_name(self.terms), self.interval.name]).encode())
+        about = _about(self.point, self.segment, terms_name(self.terms), self.interval.name)
         if self.type in ("ask", "times", "m-set"):
+            about = about.copy()
             for record in self.records:
                 about.update(pack(record))
         return f"{self.type}-{self.interval.start_ns}-{self.interval.end_ns}-{about.hexdigest()[:24]}"
+
+
+@lru_cache(maxsize=8192)  # messages about one segment differ in their times
+def _about(point: str, segment: str | None, terms: str, interval: int | None) -> Any:
+    """What a key tells of a message besides its times and contents, as a hash that may be continued in a copy."""
+    return hashlib.sha256(json.dumps([point, segment, terms, interval]).encode())
 
 
 @lru_cache(maxsize=256)
@@ -170,7 +182,7 @@ def encode(message: Message) -> bytes:
         "sent_ns": message.sent_ns,
     }
     names, arrays = split_fields((opening, *message.records))
-    short = shorten(json.dumps(names, separators=(",", ":")).encode())
+    short = shorten(to_json(names))
     body = _LENGTH.pack(len(short)) + short + arrays
     return _START.pack(MAGIC, VERSION, zlib.crc32(body)) + body
 
@@ -244,24 +256,25 @@ def _before(data: bytes, whole: bool) -> Message:
 
 def _with(message: Message, records: Iterable[Record]) -> Message:
     """The message with its records, each of which is checked."""
-    whole = replace(message, records=tuple(records))
+    whole = message.with_records(tuple(records))
     place = _place(message.interval)
-    made = tuple(_checked(record, message, place) for record in whole.records)
+    made = tuple([_checked(record, message, place) for record in whole.records])
     if message.type == "synopsis":
         object.__setattr__(whole, "synopses", made)
     return whole
 
 
 def _opening(plain: Record) -> Message:
-    interval = Interval(*(plain["interval"][name] for name in _PLACE))
+    interval = Interval(*[plain["interval"][name] for name in _PLACE])
+    clock, seen = _all_of(_CLOCK, plain["clock"]), _all_of(_SEEN, plain["seen"])
     message = Message(
         _one_of(plain["type"], Type),
         check_point(_text(plain["point"])),
         None if plain["segment"] is None else _text(plain["segment"]),
         interval,
         _terms(plain["terms"]),
-        ClockReading(**_all_of(ClockReading, plain["clock"])),
-        Seen(**_all_of(Seen, plain["seen"])),
+        ClockReading(*clock),
+        Seen(*seen),
         sent_ns=_integer(plain["sent_ns"]),
     )
     start_ns, end_ns, name = _integer(interval.start_ns), _integer(interval.end_ns), interval.name
@@ -272,18 +285,18 @@ def _opening(plain: Record) -> Message:
     if type(message.clock.synchronised) is not bool:
         raise ValueError("has a clock reading whose synchronised is not a boolean")
     _one_of(message.clock.source, ClockSource)
-    for number in (message.clock.error_ns, *(getattr(message.seen, name) for name in _SEEN)):
+    for number in (message.clock.error_ns, *seen):
         if not 0 <= _integer(number) < MOST_COUNT:
             raise ValueError("has a count that is negative or too large")
     return message
 
 
-def _terms(plain: Mapping[str, Any]) -> Terms:
+def _terms(plain: Record) -> Terms:
     """Terms whose parameters have the types of the defaults, known words, and sizes within bounds.
 
-    A point repeats its terms: the last ones are kept, by the text of the values, since 1 and true are equal.
+    A point repeats its terms: the last ones are kept, by bytes that tell types apart, since 1 and true are equal.
     """
-    text = repr(plain)
+    text = marshal.dumps(plain, 2)
     if (known := _known_terms.get(text)) is None:
         known = _new_terms(plain)
         if len(text) <= _MOST_KEPT:
@@ -426,11 +439,10 @@ _USES: Final[Mapping[Type, Callable[[Record, Terms], object]]] = {
 }
 
 
-def _all_of(kind: type[ClockReading | Seen], plain: Record) -> Record:
-    names = _SEEN if kind is Seen else _CLOCK
+def _all_of(names: tuple[str, ...], plain: Record) -> Iterable[Any]:
     if plain.keys() != set(names):
         raise ValueError(f"has no {' and '.join(names)}, or more than that")
-    return plain
+    return [plain[name] for name in names]
 
 
 def _place(interval: Interval) -> Record:
@@ -454,9 +466,12 @@ def _integer(value: Any, bits: int = 63) -> int:
     return value
 
 
+_words_of: Final = lru_cache(maxsize=8)(get_args)
+
+
 def _one_of(value: Any, literal: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError(f"has {str(value)[:40]!r} in place of a word")
-    if value not in get_args(literal):
+    if value not in _words_of(literal):
         raise UnknownVersion(f"has a word that this version does not know ({value[:40]!r})")
     return value

@@ -113,7 +113,7 @@ class Pairing:
             except WRONG as error:
                 self.reason = f"the synopsis of {message.point} does not fit its own terms ({error})"
             self.ahead_ns[side] = ahead_of(message)
-            self.said[side] = replace(message, records=())  # in memory once, as synopses
+            self.said[side] = message.with_records(())  # in memory once, as synopses
 
     def _in_fewer_rows(self, synopses: dict[Key, Any]) -> dict[Key, Any]:
         estimator = self.terms.two_point
@@ -173,8 +173,10 @@ class Pairing:
                     for side, record in ask(estimator, key):
                         wanted[side].append(record)
                 else:
-                    nothing = estimator.meter(estimator.points[UP]).cut(Interval(0, 0))
-                    up, down = (side.get(key, nothing) for side in self._synopses)
+                    up, down = (side.get(key) for side in self._synopses)
+                    if up is None or down is None:
+                        nothing = estimator.meter(estimator.points[UP]).cut(Interval(0, 0))
+                        up, down = (nothing if one is None else one for one in (up, down))
                     self._crossings[key] = estimator.cross(up, down)
             except WRONG as error:
                 self._not_comparable(key, error)
@@ -188,7 +190,7 @@ class Pairing:
         self.awaited.clear()
         _ = self.crossings  # while there is something to cross
         self._synopses, self._told, self._differ, self._talks = ({}, {}), ({}, {}), {}, {}
-        self.said = [None if message is None else replace(message, records=()) for message in self.said]
+        self.said = [None if message is None else message.with_records(()) for message in self.said]
 
     def _classes(self) -> list[Key]:
         """Everything, and the comparable classes: if a point has "other", those that both points kept separate."""
@@ -240,7 +242,10 @@ class Pairing:
 
     def _alike(self, estimator: Rda, key: Key) -> tuple[Any, Any]:
         """Both points' synopses of a class; if a point did not see it, an empty one like the other's."""
-        there = next(side[key] for side in self._synopses if key in side)
+        up, down = (side.get(key) for side in self._synopses)
+        if up is not None and down is not None and up.packets and down.packets:
+            return up, down
+        there = next(one for one in (up, down) if one is not None)
         like = replace(estimator, buckets=len(there.words) if estimator.short else len(there.buckets) // 4)
         nothing = replace(like.bind(Cached.empty(estimator.seed)), level=there.level)
         up, down = (side.get(key, nothing) for side in self._synopses)

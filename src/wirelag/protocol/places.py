@@ -83,9 +83,10 @@ class Segment:
 
     def near(self, interval: Interval, first: int, last: int) -> dict[int, Place | None]:
         """The places around an interval, as many as packets may straddle."""
-        far = reach(interval.length_ns)
-        starts = (interval.start_ns + i * interval.length_ns for i in range(first * far, last * far + 1))
-        return {start_ns: self.places.get(start_ns) for start_ns in starts}
+        start_ns, length_ns, places = interval.start_ns, interval.length_ns, self.places
+        far_ns = reach(length_ns) * length_ns
+        starts = range(start_ns + first * far_ns, start_ns + last * far_ns + 1, length_ns)
+        return {start_ns: places.get(start_ns) for start_ns in starts}
 
 
 def reach(length_ns: int) -> int:
@@ -102,7 +103,7 @@ def with_neighbours(place: Place, near: Iterable[Place]) -> Mapping[Key, Crossin
         for one in final
     ]
     mine = place.pairing.interval
-    found = next((span for span in settled(spans, mine.length_ns) if span.interval == mine), None)
+    found = next((span for span in settled(spans, mine.length_ns, only=mine) if span.interval == mine), None)
     return {} if found is None else {keys[tag]: crossing for tag, crossing in found.crossings.items()}
 
 

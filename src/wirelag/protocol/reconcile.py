@@ -249,7 +249,8 @@ class Reconciling:
 
     def _copied(self) -> Words:
         """Ids that have copies at one point, or a number equal to another's."""
-        return np.unique(np.concatenate([told.copies.ids for told in self._told if told is not None]))
+        ids = [told.copies.ids for told in self._told if told is not None and len(told.copies)]
+        return np.unique(np.concatenate(ids)) if ids else _NONE
 
     # ---- replies ----
 
@@ -270,13 +271,14 @@ class Reconciling:
         numbers, times_ns = (decoded.upstream, decoded.downstream)[side], array_of(record, "times_ns", np.int64)
         if len(times_ns) != len(numbers):
             raise ValueError("it is about other packets than requested")
-        copied, copies = np.zeros(len(numbers), bool), Cached.empty(seed)
-        if "asked" in record:
-            copied[array_of(record, "asked", np.uint64)] = True
-            ids, of_ns = array_of(record, "of_ids", np.uint64), array_of(record, "of_times_ns", np.int64)
-            copies = self._cached(side, ids, of_ns)
-            if len(ids) != len(of_ns) or not np.isin(numbers[copied], numbers_of(ids)).all():
-                raise ValueError("it is about other packets than requested")
+        if "asked" not in record:
+            return Told(self._cached(side, numbers, times_ns), Cached.empty(seed)), _order_ns(ask, record)
+        copied = np.zeros(len(numbers), bool)
+        copied[array_of(record, "asked", np.uint64)] = True
+        ids, of_ns = array_of(record, "of_ids", np.uint64), array_of(record, "of_times_ns", np.int64)
+        copies = self._cached(side, ids, of_ns)
+        if len(ids) != len(of_ns) or not np.isin(numbers[copied], numbers_of(ids)).all():
+            raise ValueError("it is about other packets than requested")
         return Told(self._cached(side, numbers[~copied], times_ns[~copied]), copies), _order_ns(ask, record)
 
     def take(self, side: int, ask: Fields, found: Any) -> None:
@@ -305,11 +307,12 @@ class Reconciling:
         """From all rows once the times are known; before that, from rows without a difference."""
         decoded, (up, down), seed = self.decoded, self.synopses, self.estimator.seed
         assert decoded is not None
-        mine, theirs = Cached.empty(seed), Cached.empty(seed)
         if self._timed:
-            told = (one for one in self._told if one is not None)
+            told, exact = (one for one in self._told if one is not None), decoded
             mine, theirs = (self._together(side, one) for side, one in enumerate(told))
-        exact = replace(decoded, complete=self._timed)
+        else:
+            mine, theirs = Cached.empty(seed), Cached.empty(seed)
+            exact = replace(decoded, complete=False)
         sample = self._sample()
         crossing = self.estimator.from_rows(up.rows, down.rows, exact, mine, theirs, sample)
         crossing.details["decoded"] = True
@@ -321,6 +324,8 @@ class Reconciling:
         return self._finished(crossing)
 
     def _together(self, side: int, told: Told) -> Cached:
+        if not len(told.copies):
+            return self._cached(side, told.single.ids, told.single.times_ns)
         both = (told.copies, told.single)
         ids, times_ns = (np.concatenate([getattr(each, name) for each in both]) for name in ("ids", "times_ns"))
         return self._cached(side, ids, times_ns)

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from wirelag.protocol.delimited import Chain, is_idle, result_of
@@ -24,6 +23,7 @@ from wirelag.protocol.inside import result_of as said_of_inside
 from wirelag.protocol.messages import STAMP, Message
 from wirelag.protocol.pairing import Key, Pairing
 from wirelag.protocol.places import SIDES, Place, Segment, loss_in, with_neighbours
+from wirelag.protocol.refusals import refusal, refusal_of
 from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result, compared, named_ends, together
 from wirelag.protocol.shares import Shares, crossing_bytes, message_bytes
 from wirelag.protocol.single_ended import result_of as said_alone
@@ -40,8 +40,6 @@ MOST_NAMED: Final = 512  # segments that one point may name: those of others are
 MOST_CLASSES: Final = 8192  # and classes of all these segments
 LEAST_CLASSES: Final = 16  # of each
 IDLE_NS: Final = 3600 * SECOND_NS  # after that, a segment named by agents is dropped if no message is about it
-MOST_SHARED: Final = 64  # segments that a message without a segment may be about,
-MOST_RESULTS: Final = 4096  # and classes of all of these
 
 
 class Rounds:
@@ -176,14 +174,17 @@ class Rounds:
         """Process a message."""
         if message.type == "status":
             return [Done((message.key,))]
-        refused = self._refusal(message)
+        refused, about = refusal(message), list[tuple[Segment, int]]()
+        if refused is None:
+            about = self._about(message)
+            refused = refusal_of(message, len(about))
         if refused:
             self.counted[refused] += 1
             return [Done((message.key,))]
         found: list[Outcome] = []
-        for segment, side in self._about(message):
+        take = {"synopsis": self._synopsis, "crossing": self._crossing}.get(message.type, self._times)
+        for segment, side in about:
             segment.heard_ns = now_ns
-            take = {"synopsis": self._synopsis, "crossing": self._crossing}.get(message.type, self._times)
             found += take(segment, side, message, now_ns)
         if message.key not in self._needed:
             found.append(Done((message.key,)))
@@ -208,31 +209,23 @@ class Rounds:
 
     # ---- messages ----
 
-    def _refusal(self, message: Message) -> str | None:
-        length_ns, interval = message.terms.interval_ns, message.interval
-        if message.type == "ask":
-            return "not for a collector"
-        if message.terms.delimiters is not None:
-            if not message.terms.estimator.can.delimited or interval.length_ns <= 0:
-                return "no interval between packets"
-        elif not length_ns or interval.length_ns != length_ns or interval.start_ns % length_ns:
-            return "no interval of a clock"
-        about = len(self.about(message))
-        if about > 1 and (about > MOST_SHARED or about * len(message.records) > MOST_RESULTS):
-            return "of too many segments"
-        return None if about else "of no segment"
-
-    def _about(self, message: Message) -> Iterator[tuple[Segment, int]]:
+    def _about(self, message: Message) -> list[tuple[Segment, int]]:
         """The segments that it is about, and which end its point is."""
         name = message.segment
         point, alone = message.point, message.type == "crossing"
         inside = alone and message.clock.source != STAMP
         if name is not None and name not in self._segments and self._named and is_inside(name, point) == inside:
             self._name(name, point)
-        for segment in self._segments.values() if name is None else filter(None, [self._segments.get(name)]):
-            points = segment.ends.points
-            if point in points and (points[0] == points[1]) == inside and (name is not None or not alone):
-                yield segment, points.index(point)
+        if name is None:
+            segments = [] if alone else list(self._segments.values())
+        else:
+            segments = [self._segments[name]] if name in self._segments else []
+        with_points = ((segment, segment.ends.points) for segment in segments)
+        return [
+            (segment, points.index(point))
+            for segment, points in with_points
+            if point in points and (points[0] == points[1]) == inside
+        ]
 
     def _name(self, name: str, point: str) -> None:
         ends = Ends(name, point, point) if is_inside(name, point) else named_ends(name)
@@ -346,7 +339,7 @@ class Rounds:
         for side, records in pairing.cross(now_ns, self.counted).items():
             said = pairing.said[side]
             assert said is not None
-            found.append(Ask(replace(said, type="ask", records=records)))
+            found.append(Ask(said.with_records(records, "ask")))
             self.counted["asks"] += 1
         return found or self._finish(segment, place, now_ns)
 
@@ -368,7 +361,7 @@ class Rounds:
         near = segment.near(place.pairing.interval, -1, 1)
         final = {start_ns: one for start_ns, one in near.items() if one is not None and one.pairing.final}
         known, rank = frozenset(final), Rank.SETTLED
-        if not segment.near(place.pairing.interval, 0, 1).keys() <= known:
+        if not all(start_ns in known for start_ns in near if start_ns >= place.pairing.interval.start_ns):
             alone = alone or now_ns - place.pairing.touched_ns >= self._linger_ns
             known, rank = (known, Rank.ALONE) if alone else (frozenset((place.pairing.interval.start_ns,)), Rank.FIRST)
         if place.rank is not None and (rank < place.rank or (rank == place.rank and not known > place.known)):

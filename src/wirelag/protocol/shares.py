@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from wirelag.protocol.messages import Message
 from wirelag.synopses.crossing import Crossing
 
@@ -22,8 +24,11 @@ Held = Counter[str]  # bytes by point
 
 def message_bytes(message: Message) -> int:
     """The memory of a message."""
-    fields = (value for record in message.records for value in record.values())
-    return OVERHEAD + _RECORD * len(message.records) + sum(_FIELD + int(getattr(one, "nbytes", 0)) for one in fields)
+    size = OVERHEAD
+    for record in message.records:
+        arrays = [one.nbytes for one in record.values() if isinstance(one, np.ndarray)]
+        size += _RECORD + _FIELD * len(record) + sum(arrays)
+    return size
 
 
 def crossing_bytes(crossings: Mapping[Any, Crossing]) -> int:

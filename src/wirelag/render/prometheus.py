@@ -23,7 +23,8 @@ _ENDS: Final = np.searchsorted(MIDDLES_NS, np.array(BOUNDS_S) * 1e9, side="right
 def buckets(delays: Distribution) -> list[tuple[str, float]]:
     """Cumulative counts of a histogram; bounds are exact to the width of a bin, 0.4%."""
     up_to = np.concatenate([[0], np.cumsum(delays.weights)])
-    counts = [(f"{bound:g}", float(up_to[end])) for bound, end in zip(BOUNDS_S, _ENDS, strict=True)]
+    ends = np.searchsorted(delays.bins, _ENDS)  # where only bins that hold delays are kept, too
+    counts = [(f"{bound:g}", float(up_to[end])) for bound, end in zip(BOUNDS_S, ends, strict=True)]
     return [*counts, ("+Inf", float(delays.weight))]
 
 

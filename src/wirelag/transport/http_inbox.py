@@ -9,7 +9,7 @@ point that sends more than its quota waits (quotas.py).
 from __future__ import annotations
 
 import asyncio
-import hmac
+import hashlib
 import secrets
 import sys
 import time
@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from wirelag.errors import MissingExtraError
@@ -71,7 +72,7 @@ _SECRET: Final = secrets.token_bytes(32)
 
 def _digest(token: str) -> bytes:
     """What stands for a token: of a key that nobody knows, so that the time of a look-up reveals nothing."""
-    return hmac.digest(_SECRET, token.encode(errors="replace"), "sha256")
+    return hashlib.blake2b(token.encode(errors="replace"), key=_SECRET).digest()
 
 
 def _by_digest(tokens: Mapping[str, str | None] | None) -> dict[bytes, str | None] | None:
@@ -127,6 +128,8 @@ class HttpInbox:
         self.about: Callable[[str, list[str]], Mapping[str, Any]] = lambda point, segments: {}
         self._most, self.most_held, self._patience_s = most, most_held, patience_s
         self._came: asyncio.Queue[tuple[bytes, asyncio.Future[bool | None]] | None] = asyncio.Queue()
+        self._patient: deque[tuple[float, asyncio.Future[bool | None]]] = deque()  # until when each is waited for
+        self._waits = False  # whether a clock is set for them
         self._asks: dict[str, _Asks] = {}
         self._runs = runs or Runs()
         self._doubled: set[str] = set()  # points whose name two agents use
@@ -294,19 +297,31 @@ class HttpInbox:
         self._hold(sender, size, [])
         stored = self._pass_on(request, opening.point, body)
 
-        def gone() -> None:
-            if not stored.done():
-                stored.cancel()
-
-        late = stored.get_loop().call_later(self._patience_s, gone)
-
         def known(stored: asyncio.Future[bool | None]) -> None:
-            late.cancel()
             self._release(sender, size)
             reply(self._fate(None if stored.cancelled() else stored.result()))
 
         stored.add_done_callback(known)
+        self._patient.append((stored.get_loop().time() + self._patience_s, stored))
+        self._wait()
         return True
+
+    def _wait(self) -> None:
+        """Set one clock for all that wait, the first of them first."""
+        patient = self._patient
+        while patient and patient[0][1].done():
+            patient.popleft()
+        if patient and not self._waits:
+            self._waits = True
+            patient[0][1].get_loop().call_at(patient[0][0], self._give_up)
+
+    def _give_up(self) -> None:
+        """Wait no longer for those whose time is over."""
+        self._waits = False
+        now_s = asyncio.get_running_loop().time()
+        for _, stored in takewhile(lambda one: one[0] <= now_s, self._patient):
+            stored.cancel()
+        self._wait()
 
     def _unread(self, error: ValueError) -> Response:
         """The reply to what cannot be read."""
