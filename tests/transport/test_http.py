@@ -3,8 +3,9 @@
 import asyncio
 import gc
 import socket
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,8 @@ from tests.support.transport_peers import (
 from tests.support.waiting import PATIENCE_S
 from wirelag.protocol.messages import decode, encode
 from wirelag.transport import Address, Unreachable, sender
-from wirelag.transport.http import MEDIA_TYPE
+from wirelag.transport.http import FRAME, MEDIA_TYPE
+from wirelag.transport.http_asks import Asks, AsksReply
 from wirelag.transport.http_inbox import HttpInbox
 from wirelag.transport.outbox import Outbox
 from wirelag.transport.quotas import Quotas
@@ -219,6 +221,49 @@ def test_asks_are_repeated_until_answered() -> None:
             await soon(taker)
 
     run(work())
+
+
+def test_asks_come_in_order_whatever_way_the_server_lends() -> None:
+    """It lends none, or one that is blocked now and then: then the reply waits until its client has read."""
+
+    async def asked(blocked: list[bool] | None) -> tuple[list[int], int]:
+        asks, sent, at_once, ended = Asks(), list[bytes](), list[bytes](), asyncio.Event()
+
+        def part(data: bytes) -> bool:
+            if blocked.pop(0):  # type: ignore[union-attr]
+                return False
+            sent.append(data.partition(b"\r\n")[2].removesuffix(b"\r\n"))
+            at_once.append(data)
+            return True
+
+        async def receive() -> dict[str, Any]:
+            await ended.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(said: Any) -> None:
+            await asyncio.sleep(0)
+            sent.extend([said["body"]] if said.get("body") else [])
+
+        reply = AsksReply(asks, lambda: False, nullcontext(), {}, MEDIA_TYPE)
+        state = {"part": lambda data: part(b"%x\r\n%b\r\n" % (len(data), data))} if blocked is not None else {}
+        scope = {"type": "http", "method": "GET", "http_version": "1.1", "state": state}
+        asks.add(1, b"first")
+        running = asyncio.create_task(reply(scope, receive, send))
+        for number in range(2, 20):
+            asks.add(number, b"x" * number)
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        ended.set()
+        await running
+        return [FRAME.unpack_from(one)[1] for one in sent], len(at_once)
+
+    numbers = list(range(1, 20))
+    assert asyncio.run(asked(None)) == (numbers, 0)
+    found, at_once = asyncio.run(asked([False] * 20))
+    assert found == numbers
+    assert at_once > 5
+    assert asyncio.run(asked([i % 3 == 0 for i in range(40)]))[0] == numbers
 
 
 def test_asks_of_another_point_are_not_delivered() -> None:

@@ -135,7 +135,7 @@ def test_a_sender_that_waits_for_asks_ends_at_once(
     start: Start, tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although the wait itself is longer than the test's timeout."""
-    for name in ("http.QUIET_S", "http_inbox.QUIET_S", "http._TIMEOUT_S", "nats._POLL_S"):
+    for name in ("http.QUIET_S", "http_asks.QUIET_S", "http._TIMEOUT_S", "nats._POLL_S"):
         monkeypatch.setattr(f"wirelag.transport.{name}", 10 * PATIENCE_S)
 
     async def work() -> None:

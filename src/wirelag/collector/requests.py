@@ -138,7 +138,8 @@ class NamedProtocol(H11Protocol):
         super().connection_made(transport)
         if hasattr(transport, "max_size"):  # with TLS the record's size holds
             transport.max_size = READ
-        self.app_state = {**self.app_state, "points": points_of(transport.get_extra_info("ssl_object"))}
+        points = points_of(transport.get_extra_info("ssl_object"))
+        self.app_state = {**self.app_state, "points": points, "part": self.part}
         if self.client is not None:
             self._visitors.met(self.client)
 
@@ -187,6 +188,13 @@ class NamedProtocol(H11Protocol):
         if self._next:
             data, self._next = self._next, b""
             self.loop.call_soon(self.data_received, data)
+
+    def part(self, data: bytes) -> bool:
+        """Write a part of a reply that has begun, in chunks; False if the client has to read others first."""
+        if self.flow.write_paused or self.transport.is_closing():
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     def _close_unless_used(self, after_s: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(after_s, self.timeout_keep_alive_handler)

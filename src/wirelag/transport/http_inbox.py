@@ -16,7 +16,6 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
@@ -24,46 +23,23 @@ from typing import Any, Final, NamedTuple
 from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, Opened, UnknownVersion, peek
 from wirelag.transport import NOW, Acknowledge
-from wirelag.transport.http import ASK_HEADER, FRAME, MEDIA_TYPE, QUIET_S, RUN_HEADER
+from wirelag.transport.http import ASK_HEADER, MEDIA_TYPE, RUN_HEADER
 from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
 
 try:
     from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import JSONResponse, Response, StreamingResponse
+    from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
+
+    from wirelag.transport.http_asks import MOST_ASKS, Asks, AsksReply
 except ImportError:
     raise MissingExtraError("an HTTP server") from None
 
-_MOST_ASKS: Final = 256  # asks that wait for one agent,
-_MOST_ASKED: Final = MOST_BYTES  # and their bytes, if there are several
 _TURN_S: Final = 10.0  # how long a message may wait for its turn
 _LONG: Final = 1 << 16  # bytes; longer messages are parsed in a thread
 _MOST_DOUBLED: Final = 100
 _HELD: Final = 2048  # bytes that a message takes besides its own
-
-
-@dataclass(slots=True)
-class _Asks:
-    """The asks that wait for one agent, until it reports that it has replied."""
-
-    waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
-    more: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-
-    @property
-    def too_many(self) -> bool:
-        size = sum(len(data) for _, data in self.waiting)
-        return len(self.waiting) > _MOST_ASKS or (len(self.waiting) > 1 and size > _MOST_ASKED)
-
-    def wake(self) -> None:
-        """Tell those who wait now."""
-        if not self.more.done():
-            self.more.set_result(None)
-        self.more = self.more.get_loop().create_future()
-
-    def answered(self, last: int) -> None:
-        while self.waiting and self.waiting[0][0] <= last:
-            self.waiting.popleft()
 
 
 TAKEN: Final = Response(status_code=204)
@@ -122,6 +98,7 @@ class HttpInbox:
         self._quotas = quotas or Quotas()
         self._admit, self._refused = admit, refused
         self._tokens = _by_digest(tokens)
+        self._shown = object()  # what changes with the tokens
         self.around: Callable[[str], AbstractAsyncContextManager[None]] = lambda point: (
             nullcontext()
         )  # an agent listens
@@ -130,10 +107,9 @@ class HttpInbox:
         self._came: asyncio.Queue[tuple[bytes, asyncio.Future[bool | None]] | None] = asyncio.Queue()
         self._patient: deque[tuple[float, asyncio.Future[bool | None]]] = deque()  # until when each is waited for
         self._waits = False  # whether a clock is set for them
-        self._asks: dict[str, _Asks] = {}
+        self._asks: dict[str, Asks] = {}
         self._runs = runs or Runs()
         self._doubled: set[str] = set()  # points whose name two agents use
-        self._changed = asyncio.Event()  # who may send: those who wait for asks must show again who they are
         self._life = secrets.token_hex(4)  # numbers of asks mean nothing to the next process
         self._number = 0
         self._closed = False
@@ -141,8 +117,7 @@ class HttpInbox:
     def use(self, tokens: Mapping[str, str | None] | None) -> None:
         """Accept these tokens from now on."""
         self._tokens = _by_digest(tokens)
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._shown = object()  # those who wait for asks must show again who they are
         for asks in self._asks.values():
             asks.wake()
 
@@ -165,13 +140,9 @@ class HttpInbox:
 
     async def ask(self, point: str, data: bytes) -> None:
         """Queue a message until the agent fetches it; the oldest are dropped if too many wait."""
-        asks = self._asks.setdefault(point, _Asks())
         self._number += 1
-        asks.waiting.append((self._number, data))
-        while asks.too_many:
-            asks.waiting.popleft()
-            self.counts["asks dropped"] += 1
-        asks.wake()
+        if dropped := self._asks.setdefault(point, Asks()).add(self._number, data):
+            self.counts["asks dropped"] += dropped
 
     async def close(self) -> None:
         """Turn away all waiting requests."""
@@ -360,10 +331,13 @@ class HttpInbox:
             return no
         if not self._admit(request, sender.point):
             return self._no(429, "too many connections", "this point has too many connections")
-        asks = self._asks.setdefault(point, _Asks()) if len(self._asks) < 1 << 16 else self._asks.get(point, _Asks())
+        asks = self._asks.setdefault(point, Asks()) if len(self._asks) < 1 << 16 else self._asks.get(point, Asks())
         asks.answered(self._number_of(request.query_params.get("after", "")))
         headers = {ASK_HEADER: self._life, "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._listened(point, asks), headers=headers, media_type=MEDIA_TYPE)
+        shown = self._shown
+        return AsksReply(
+            asks, lambda: self._closed or self._shown is not shown, self.around(point), headers, MEDIA_TYPE
+        )
 
     async def _tell(self, request: Request) -> Response:
         """What the collector knows of a point and these segments, for `wirelag agent --check`."""
@@ -372,26 +346,7 @@ class HttpInbox:
             return self._unauthorised(request)
         if (no := self._another(request, sender, point)) is not None:
             return no
-        return JSONResponse(self.about(point, request.query_params.getlist("segment")[:_MOST_ASKS]))
-
-    async def _listened(self, point: str, asks: _Asks) -> AsyncIterator[bytes]:
-        async with self.around(point):
-            async for frame in self._frames(asks, self._changed):
-                yield frame
-
-    async def _frames(self, asks: _Asks, changed: asyncio.Event) -> AsyncIterator[bytes]:
-        """All waiting asks, then each new one; and a keepalive while there is none. Until tokens change."""
-        sent = 0
-        while not self._closed and not changed.is_set():
-            more, found = asks.more, [one for one in asks.waiting if one[0] > sent]
-            for number, data in found:
-                yield FRAME.pack(len(data), number) + data
-                sent = number
-            if found:
-                continue
-            done, _ = await asyncio.wait((more,), timeout=QUIET_S)  # no task of its own, as `wait_for` would take
-            if not done:
-                yield FRAME.pack(0, 0)
+        return JSONResponse(self.about(point, request.query_params.getlist("segment")[:MOST_ASKS]))
 
     def _number_of(self, name: str) -> int:
         """The number of an ask; 0 if another process named it."""
