@@ -11,6 +11,7 @@ NB_MODULE(_kernels, m)
     add_decoder(m);
     add_match(m);
     add_fridge(m);
+    add_figures(m);
     add_connections(m);
     add_groups(m);
     add_distinct(m);

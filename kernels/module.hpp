@@ -9,6 +9,7 @@ void add_live(nanobind::module_ &m);
 void add_decoder(nanobind::module_ &m);
 void add_match(nanobind::module_ &m);
 void add_fridge(nanobind::module_ &m);
+void add_figures(nanobind::module_ &m);
 void add_addresses(nanobind::module_ &m);
 void add_connections(nanobind::module_ &m);
 void add_groups(nanobind::module_ &m);

@@ -18,6 +18,7 @@ BINS: int
 DISTRIBUTION_WORDS: int
 CROWDS: int
 COARSE_BITS: int
+FEW_DELAYS: int
 
 def columns() -> list[tuple[str, str, int]]: ...
 def decode_frame(
@@ -320,6 +321,24 @@ class Tally:
         client_counts: npt.NDArray[np.float64],
         client_sums: npt.NDArray[np.float64],
     ) -> None: ...
+
+class RankedBins:
+    def __init__(
+        self, bins: npt.NDArray[np.int64], weights: npt.NDArray[np.uint64] | npt.NDArray[np.int64], below: int = 0
+    ) -> None: ...
+    @property
+    def weight(self) -> int: ...
+    def quantile(self, q: float) -> float | None: ...
+    def bin_at(self, q: float) -> int: ...
+    def before(self, bin: int) -> tuple[int, int]: ...
+
+def half_width(
+    likely: npt.NDArray[np.float64],
+    errors: npt.NDArray[np.float64],
+    at: npt.NDArray[np.float64],
+    beyond: npt.NDArray[np.float64],
+    tail: float,
+) -> float: ...
 
 class Work: ...
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from wirelag import _kernels
 from wirelag.stats.over_time import LOWEST, RETURNS, STRETCHES
 from wirelag.stats.slow_levels import SLOWEST, STEADY, Slowness, slowness
 
@@ -101,6 +102,31 @@ def test_the_same_as_the_plain_twin(count: int, time: float, noise: float) -> No
     assert found.stretches == pytest.approx(expected.stretches)
     assert found.returns == pytest.approx(expected.returns)
     assert found.part == pytest.approx(expected.part)
+
+
+def plain_half_width(likely: Floats, errors: Floats, at: Floats, beyond: Floats, tail: float) -> float:
+    """The width in halvings, with a table of the normal distribution."""
+    low, high = float(errors.min()), float(at[-1] * errors.max())
+    for _ in range(15):
+        middle, missed = (low + high) / 2, 0.0
+        for one, by in zip(likely.tolist(), np.interp(middle / errors, at, beyond).tolist(), strict=True):
+            missed += one * by
+        low, high = (middle, high) if missed > tail else (low, middle)
+    return high
+
+
+def test_half_a_width_is_that_of_the_plain_twin() -> None:
+    rng = np.random.default_rng(3)
+    for count in (1, 2, 5, 100):
+        for steps in (2, 7, 601):
+            at = np.linspace(0.0, 6.0, steps)
+            beyond = np.array([math.erfc(one / math.sqrt(2)) for one in at])
+            likely, errors = rng.random(count), np.sort(rng.lognormal(0, 2, count))
+            given = likely / likely.sum(), errors, at, beyond, 0.05
+            assert _kernels.half_width(*given) == plain_half_width(*given)
+    for wrong in ((np.ones(1), np.ones(2), at, beyond), (np.ones(0), np.ones(0), at, beyond)):
+        with pytest.raises(ValueError, match="as likely as is said"):
+            _kernels.half_width(*wrong, 0.05)
 
 
 def test_intervals_of_levels_hold_and_without_a_level_they_do_not() -> None:

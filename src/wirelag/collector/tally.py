@@ -21,7 +21,7 @@ from wirelag.estimators.catalogue import capabilities_of
 from wirelag.protocol.pairing import Key
 from wirelag.protocol.results import Result
 from wirelag.report import QUANTILES
-from wirelag.stats.distribution import Z95, RankedBins
+from wirelag.stats.distribution import Z95
 from wirelag.stats.moments import Moments
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.reordering import Order
@@ -138,16 +138,16 @@ class Tally:
 
     # ---- figures ----
 
-    def quantile_ns(self, q: float, ranked: RankedBins | None = None) -> float | None:
+    def quantile_ns(self, q: float, ranked: _kernels.RankedBins | None = None) -> float | None:
         """The delay below which a share of q lies; None if it is negative."""
-        found = (ranked or RankedBins(self.bins, self.weights, self.negative)).quantile(q)
+        found = (ranked or _kernels.RankedBins(self.bins, self.weights, self.negative)).quantile(q)
         if found is None:
             return None
         return min(max(found, self.min_ns or 0.0), found if self.max_ns is None else float(self.max_ns))
 
     def with_interval_ns(self, q: float) -> tuple[float, tuple[float, float] | None] | None:
         """A quantile and its 95% interval with the clocks' error, if they are in sync; None if too few are known."""
-        ranked = RankedBins(self.bins, self.weights, self.negative)
+        ranked = _kernels.RankedBins(self.bins, self.weights, self.negative)
         found, bounds = self.quantile_ns(q, ranked), self._bounds_ns(q, ranked)
         if found is None or bounds is None:
             return None
@@ -158,7 +158,7 @@ class Tally:
         """The JSON of the API; times in seconds."""
         clock = self.clock_error_ns
         mean, bound = self.moments.mean_ns, self.moments.bound_ns(0.05)
-        ranked = RankedBins(self.bins, self.weights, self.negative)
+        ranked = _kernels.RankedBins(self.bins, self.weights, self.negative)
         bounds = {q: self._bounds_ns(float(q), ranked) for q in QUANTILES}
         whole = self.samples >= self.moments.used or not self.counts_sent  # else only a sample's
         quantiles = {q: self.quantile_ns(float(q), ranked) if whole or bounds[q] else None for q in QUANTILES}
@@ -226,7 +226,7 @@ class Tally:
     def _share(self, lost: float) -> float:
         return min(max(0.0, lost / self.loss_sent), 1.0)
 
-    def _bounds_ns(self, q: float, ranked: RankedBins) -> tuple[float, float] | None:
+    def _bounds_ns(self, q: float, ranked: _kernels.RankedBins) -> tuple[float, float] | None:
         weight = ranked.weight
         if not weight:
             return None

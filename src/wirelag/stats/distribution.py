@@ -10,7 +10,6 @@ over 2.4 hours share the last one (kernels/distribution.h).
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 BITS: Final = 7
 BINS: Final = _kernels.BINS
 WORDS: Final = _kernels.DISTRIBUTION_WORDS
-FEW: Final = 20  # delays: of fewer, a quantile may lie between two of them
+FEW: Final = _kernels.FEW_DELAYS  # of fewer, a quantile may lie between two of them
 _WHOLE: Final = 1e-9  # q n is a whole number if it is as close to one
 Z95: Final = 1.959963984540054  # 97.5% quantile of the normal distribution
 
@@ -69,50 +68,6 @@ def halfway(q: float, n: int) -> bool:
     return n < FEW and 1 <= rank < n and abs(rank - round(rank)) < _WHOLE
 
 
-_SHORT: Final = 2048
-
-
-class RankedBins:
-    """Bins (indexes, in order) with the rank of each, for several quantiles of the same delays.
-
-    Inside a bin delays are taken to lie evenly, each in the middle of its share. `below` others are shorter than all.
-    """
-
-    def __init__(self, bins: Ints, weights: npt.NDArray[Any], below: int = 0) -> None:
-        ranks, self._below = np.cumsum(weights) + below, below
-        self.weight = int(ranks[-1]) if len(weights) else below
-        columns: tuple[Any, ...] = bins, weights, ranks
-        if len(weights) <= _SHORT:  # lists are quicker, but take longer to make
-            columns = bins.tolist(), weights.tolist(), ranks.tolist()
-        self._bins, self._weights, self._ranks = columns
-
-    def quantile(self, q: float) -> float | None:
-        """The delay below which a share of q lies (`place_of`, `halfway`); None: it is one of those below."""
-        rank, between = min(max(q, 0.0), 1.0) * self.weight, self.weight < FEW and halfway(q, self.weight)
-        if not self.weight or (self._below and place_of(q, self.weight) - between < self._below):
-            return None
-        return (self._at(rank - 1) + self._at(rank)) / 2 if between else self._at(rank)
-
-    def bin_at(self, q: float) -> int:
-        """The first bin up to which a share of q lies."""
-        return int(self._bins[bisect_left(self._ranks, q * self.weight)])
-
-    def before(self, bin_: int) -> tuple[int, int]:
-        """How many bins come before this one, and the weight of what lies in them."""
-        place = bisect_left(self._bins, bin_)
-        return place, int(self._ranks[place - 1]) if place else self._below
-
-    def _at(self, rank: float) -> float:
-        row = bisect_right(self._ranks, min(rank, self.weight - 1))
-        before, count, bin_ = (
-            float(self._ranks[row] - self._weights[row]),
-            float(self._weights[row]),
-            int(self._bins[row]),
-        )
-        shift = max((bin_ >> BITS) - 1, 0)  # as for all bins
-        return ((bin_ - (shift << BITS)) << shift) + ((1 << shift) - 1) * min(1.0, (rank - before + 0.5) / count)
-
-
 def add_by_leg(
     memory: npt.NDArray[np.uint64], delays_ns: Ints, weights: Ints | None, legs: npt.NDArray[np.uint8]
 ) -> None:
@@ -144,25 +99,25 @@ def _sums_of(one: Distribution, other: Distribution) -> npt.NDArray[np.uint64]:
 class _Bins:
     """What several quantiles of the same delays need: bins that hold any."""
 
-    __slots__ = ("held", "longest_ns", "ranked", "samples", "shortest_ns", "weights")
+    __slots__ = ("longest_ns", "ranked", "samples", "shortest_ns")
 
     def __init__(self, delays: Distribution, sums: npt.NDArray[np.uint64]) -> None:
         self.samples, *_, self.shortest_ns, self.longest_ns = sums.tolist()
-        self.held = np.flatnonzero(delays.weights)  # their places among those kept
-        self.weights = delays.weights[self.held]
-        self.ranked = RankedBins(delays.bins[self.held], self.weights)
+        self.ranked = _kernels.RankedBins(delays.bins, delays.weights)
 
 
 class _Middles:
     """What other figures need: what the middles of these bins tell. There is a delay at least."""
 
-    __slots__ = ("apart_ns", "effective", "mean_error_ns", "moments", "samples", "squares", "std_ns")
+    __slots__ = ("apart_ns", "effective", "mean_error_ns", "moments", "samples", "squares", "std_ns", "weights")
 
-    def __init__(self, delays: Distribution, found: _Bins) -> None:
-        weight, squares = delays.weight, delays.squares[found.held]
-        self.samples, sum_squares = found.samples, int(squares.sum())
-        self.apart_ns = MIDDLES_NS[delays.bins[found.held]] - (delays.mean_ns or 0.0)  # from the mean
-        self.moments = found.weights * self.apart_ns
+    def __init__(self, delays: Distribution) -> None:
+        held = np.flatnonzero(delays.weights)  # places among the bins kept
+        weight, squares = delays.weight, delays.squares[held]
+        self.samples, sum_squares = delays.samples, int(squares.sum())
+        self.weights = delays.weights[held]
+        self.apart_ns = MIDDLES_NS[delays.bins[held]] - (delays.mean_ns or 0.0)  # from the mean
+        self.moments = self.weights * self.apart_ns
         self.squares = None if sum_squares == weight else np.cumsum(squares)  # None: all weights are 1
         self.effective = weight**2 / sum_squares if sum_squares else 0.0
         self.std_ns = delays.std_ns or 0.0
@@ -290,7 +245,7 @@ class Distribution:
     def _held(self) -> _Middles:
         """What the middles of bins tell, for several figures of the same."""
         if self._read is None or self._read.samples != self.samples:
-            self._read = _Middles(self, self._ranks())
+            self._read = _Middles(self)
         return self._read
 
     def quantile_ns(self, q: float) -> float | None:
@@ -346,7 +301,7 @@ class Distribution:
         """The skewness of the delays; 0 without any, or if they are equal."""
         if not self.samples or not (held := self._held()).std_ns:
             return 0.0
-        cubes = float((self._ranks().weights * held.apart_ns**3).sum()) / self.weight
+        cubes = float((held.weights * held.apart_ns**3).sum()) / self.weight
         return cubes / held.std_ns**3
 
     def bin_at(self, q: float) -> int:

@@ -27,6 +27,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
+
 SLOWEST: Final = 64  # cosines that count
 STEADY: Final = 0.8  # how likely it is before that there is no level
 _TIMES: Final = math.sqrt(2.0)  # from a time to the next
@@ -34,7 +36,6 @@ _SIZES: Final = 2.0 ** np.arange(-1, 17, 2)  # of the level, by the noise, at fr
 _DOUBT: Final = 1 / 3  # how likely it may be that there are fewer independent stretches than is said
 _TAIL: Final = 0.05
 _NOTHING: Final = 1e-6  # how likely what is left out may be
-_HALVINGS: Final = 15
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -76,7 +77,7 @@ def slowness(powers: Floats, batches: int, reach: float) -> Slowness:
     variances = left / len(powers)
     held = np.flatnonzero(weights > _NOTHING)
     likely, those = weights[held], variances[held]
-    half = _half_width(likely, np.sqrt(those))
+    half = _kernels.half_width(likely, np.sqrt(those), *_normal(), _TAIL)
     noise = float(weights @ (variances * kinds.noise))
     middle = math.exp(float(likely @ np.log(those)))
     returns = kinds.moves * variances / reach**2 if reach > 0 else kinds.moves
@@ -108,19 +109,6 @@ def _kinds(batches: int, cosines: int) -> _Kinds:
     moves = np.concatenate([[np.inf], (of_batch * (1 - kept) / 2).ravel()])
     likely = before - 0.5 * np.log(spectra).sum(axis=1)
     return _Kinds(1 / spectra, likely, noise, stretches, np.argsort(stretches), part, moves)
-
-
-def _half_width(weights: Floats, errors: Floats) -> float:
-    """Half the width of the 95% interval around 0 of a normal value whose error is one of these, so likely each."""
-    at, beyond = _normal()
-    low, high = float(errors.min()), float(at[-1] * errors.max())
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if float(weights @ np.interp(middle / errors, at, beyond)) > _TAIL:
-            low = middle
-        else:
-            high = middle
-    return high
 
 
 @lru_cache(maxsize=1)
