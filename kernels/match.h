@@ -9,8 +9,9 @@
 #include "headers.h"
 #include "ports.h"
 
-#define WL_SET 8              /* connections, or waiting ids, per set */
-#define WL_MOST_SEGMENTS 1024 /* in flight, per direction of a connection */
+#define WL_SET 8               /* connections, or waiting ids, per set */
+#define WL_MOST_SEGMENTS 65535 /* in flight, per direction of a connection */
+#define WL_MOST_LOOKED 1024    /* of these, for a copy or a SACK */
 #define WL_MOST_STAMPS 32
 
 enum wl_matcher {
@@ -147,15 +148,20 @@ WL_INLINE void wl_forget(struct wl_match *m, struct wl_side *side)
     side->in_flight = 0;
 }
 
-/* Insert a segment after `before` (0: at the front). If there is no room, everything that the side has in flight is dropped. */
+WL_INLINE void wl_give_up(struct wl_match *m, struct wl_side *side)
+{
+    m->evicted += side->in_flight;
+    wl_forget(m, side);
+}
+
+/* Insert a segment after `before` (0: at the front). If there is no room, everything that the side has in flight is given up. */
 WL_INLINE struct wl_segment *wl_insert(struct wl_match *m, struct wl_side *side, u32 before, u32 most)
 {
     struct wl_segment *segment;
     u32 place;
 
     if (side->in_flight >= most || (!m->free && m->segments_begun >= m->segment_count)) {
-        m->evicted += side->in_flight;
-        wl_forget(m, side);
+        wl_give_up(m, side);
         before = 0;
     }
     place = m->free;
@@ -378,13 +384,20 @@ WL_INLINE u32 wl_acknowledge(struct wl_match *m, struct wl_side *side, u32 ack)
     return timed; /* released, but untouched until the next segment is inserted */
 }
 
-WL_INLINE void wl_sack(struct wl_match *m, const struct wl_side *side, u32 left, u32 right)
+/* The other side has received what lies between two edges. If that may lie behind more segments than a packet may look at,
+ * nothing is known of them any more. */
+WL_INLINE void wl_sack(struct wl_match *m, struct wl_side *side, u32 left, u32 right)
 {
-    u32 at = side->first;
+    u32 looked = 0;
 
-    for (u32 i = 0; i < WL_MOST_SEGMENTS && at; i++, at = m->segments[at].next)
+    for (u32 at = side->first; at && wl_after(right, m->segments[at].start); at = m->segments[at].next) {
+        if (looked++ == WL_MOST_LOOKED) {
+            wl_give_up(m, side);
+            break;
+        }
         if (!wl_after(left, m->segments[at].start) && !wl_after(m->segments[at].end, right))
             m->segments[at].marks |= WL_SACKED;
+    }
 }
 
 WL_INLINE void wl_send(struct wl_match *m, struct wl_side *side, u32 before, u32 start, u32 end, const struct wl_seen *p)
@@ -401,16 +414,19 @@ WL_INLINE void wl_send(struct wl_match *m, struct wl_side *side, u32 before, u32
     segment->marks = p->message & WL_SYN ? WL_OF_SYN : 0;
 }
 
-/* A retransmission, or data that arrives late. */
+/* A retransmission, or data that arrives late. If it lies behind more segments than a packet may look at, all are given up. */
 WL_INLINE void wl_send_again(struct wl_match *m, struct wl_side *side, u32 start, u32 end, const struct wl_seen *p)
 {
-    u32 at = side->first, before = 0, overlaps = 0;
+    u32 before = 0, overlaps = 0, looked = 0;
 
-    for (u32 i = 0; i < WL_MOST_SEGMENTS && at; i++, at = m->segments[at].next) {
+    for (u32 at = side->first; at && wl_after(end, m->segments[at].start); at = m->segments[at].next) {
         struct wl_segment *segment = &m->segments[at];
 
-        if (!wl_after(end, segment->start))
+        if (looked++ == WL_MOST_LOOKED) {
+            wl_give_up(m, side);
+            overlaps = 1; /* for all that is known */
             break;
+        }
         before = at;
         if (!wl_after(segment->end, start))
             continue;

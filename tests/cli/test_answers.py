@@ -390,6 +390,12 @@ def test_an_agreement_has_one_verdict_which_comes_first(shared_data: Path) -> No
     said = wirelag("rtt", capture, "--by", "server", "--sla", "p50<100ms", code=3).stdout
     (line,) = [line for line in said.splitlines() if line.startswith("p50<100ms: ")]
     assert re.match(r"p50<100ms: does not hold for 9 of 53 groups: [\d.]+ \(202 ms\), .*; all together: holds; ", line)
+    (strict,) = [
+        line
+        for line in wirelag("rtt", capture, "--by", "server", "--sla", "p99<10ms", code=3).stdout.splitlines()
+        if line.startswith("p99<10ms: ")
+    ]
+    assert " (906 ms, 15 samples), 10.8.71.80 (524 ms, 82 samples), " in strict  # too few for a p99
     responses = wirelag("response", capture, "--sla", "mean<2s", code=0).stdout  # groups are shown, but not asked for
     (line,) = [line for line in responses.splitlines() if line.startswith("mean<2s: ")]
     assert re.search(r"^mean<2s: holds, .* beside the verdict \(without --by\): does not hold for \d+ of \d+ ", line)

@@ -99,18 +99,57 @@ def test_kernel_and_twin_agree_on_real_captures(shared_data: Path, matchers: int
     assert compared > scaled(800)
 
 
-def test_more_segments_than_are_kept_make_room(tmp_path: Path) -> None:
-    rows = [
-        {"time_ns": i, "flow": 0, "reverse": False, "kind": Kind.TCP, "message": 16, "transaction": 0,
-         "payload_length": 10, "seq": 10 * i, "ack": 0, "tsval": 0, "tsecr": 0, "ports": (1000, 80), "window": 9,
-         "ip_id": 0, "flags": Flag(0), "protocol": 6}
-        for i in range(1_500)
-    ]  # fmt: skip
-    rows.append(rows[0] | {"time_ns": 5_000, "reverse": True, "payload_length": 0, "ack": 15_000})
+def sent(count: int) -> list[dict]:
+    """Segments of ten bytes, one each nanosecond."""
+    first = {"time_ns": 0, "flow": 0, "reverse": False, "kind": Kind.TCP, "message": 16, "transaction": 0,
+             "payload_length": 10, "seq": 0, "ack": 0, "tsval": 0, "tsecr": 0, "ports": (1000, 80), "window": 9,
+             "ip_id": 0, "flags": Flag(0), "protocol": 6}  # fmt: skip
+    return [first | {"time_ns": i, "seq": 10 * i} for i in range(count)]
+
+
+def acknowledged(count: int, time_ns: int, sack: tuple[int, int] = (0, 0)) -> dict:
+    """The acknowledgement of so many of these, and a block that came behind them."""
+    left, right = (10 * edge for edge in sack)
+    return sent(1)[0] | {"time_ns": time_ns, "reverse": True, "payload_length": 0, "ack": 10 * count,
+                         "transaction": left << 32 | right}  # fmt: skip
+
+
+def test_more_segments_than_are_kept_make_room() -> None:
+    packets = batch_of([*sent(65_600), acknowledged(65_590, 80_000), acknowledged(65_600, 90_000)])
+    twin, kernel = naive.Match(1), _kernels.Match(1, False, connections=1 << 16, segments=1 << 20, waiting=1 << 16)
+    expected = [(65_600, 80_000 - 65_589, 0, 0), (65_601, 90_000 - 65_599, 0, 0)]
+    assert samples(kernel, packets) == twin.observe(packets) == expected
+    assert kernel.evicted == twin.evicted == 65_535
+
+
+def test_a_long_fat_path_is_measured() -> None:
+    """Far more in flight than one packet may look at: each acknowledgement gives a sample."""
+    far = 20_000
+    rows = sent(far)
+    for i, one in enumerate(sent(3 * far)[far:]):
+        rows += [acknowledged(i + 1, far + i), one | {"time_ns": far + i}]
     packets = batch_of(rows)
     twin, kernel = naive.Match(1), kernel_match(1)
-    assert samples(kernel, packets) == twin.observe(packets) == [(1_500, 5_000 - 1_499, 0, 0)]
-    assert kernel.evicted == twin.evicted == 1_024
+    found = samples(kernel, packets)
+    assert found == twin.observe(packets)
+    assert {sample.delay_ns for sample in found} == {far}
+    assert (len(found), kernel.evicted) == (2 * far, 0)
+
+
+@pytest.mark.parametrize("first_copy", [False, True])
+@pytest.mark.parametrize(
+    ("last", "timed"), [(1_024, 1), (1_025, 0)], ids=["within what is looked at", "one segment farther"]
+)
+@pytest.mark.parametrize("late", ["sack", "copy"])
+def test_what_lies_too_far_back_to_look_at_is_given_up(late: str, last: int, timed: int, first_copy: bool) -> None:
+    """A block that was received, or a copy, of the segment with this number; then all but the last is acknowledged."""
+    again = {"sack": acknowledged(0, 5_000, (last - 1, last)), "copy": sent(last)[-1] | {"time_ns": 5_000}}[late]
+    packets = batch_of([*sent(2_000), again, acknowledged(1, 6_000), acknowledged(2_000, 7_000)])
+    twin, kernel = naive.Match(1, first_copy), kernel_match(1, first_copy)
+    found = samples(kernel, packets)
+    assert found == twin.observe(packets)
+    assert kernel.evicted == twin.evicted == (0 if timed else 2_000)
+    assert [sample.row for sample in found].count(2_001) == timed
 
 
 def test_a_flood_stays_in_its_memory_and_is_counted() -> None:

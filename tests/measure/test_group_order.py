@@ -97,9 +97,11 @@ def test_groups_that_break_an_agreement(complete: bool) -> None:
 
     for sla in slas:
         worst = {place: max(some) for place in groups.places().tolist() if (some := broken(sla, place))}
-        places, values = found.get(sla.text, ((), ()))
+        places, values, samples = found.get(sla.text, ((), (), ()))
         assert dict(zip(places, values, strict=True)) == pytest.approx({place: one[0] for place, one in worst.items()})
+        told = {place: count for place, count in zip(places, samples, strict=True) if place}
+        assert told == {place: worst[place][1] for place in told}
         order_of = [(worst[place][1] < 6, -worst[place][0]) for place in map(int, places) if place]
         assert order_of == sorted(order_of)
     assert len(found) == 4
-    assert any(0 in some for some, _ in found.values()) != complete
+    assert any(0 in some for some, *_ in found.values()) != complete

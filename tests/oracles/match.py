@@ -30,7 +30,8 @@ ICMPV6 = 58
 LONG_HEADER, SPIN = 0x80, 0x20
 DNS_RESPONSE = 0x80
 
-MAX_SEGMENTS = 1024
+MAX_SEGMENTS = 65_535
+MAX_LOOKED = 1024
 MAX_TIMESTAMPS = 32
 LONGEST_NS = 2**43 - 1
 
@@ -304,7 +305,7 @@ class Match:
         if packet.has(ACK):
             request = self.acknowledge(receiver, packet.ack, connection.leg(o))
             if not packet.has(SYN):  # a SYN has its MSS there
-                sack(receiver, packet.transaction)
+                self.sack(receiver, packet.transaction)
         self.data(sender, packet, closed=connection.closed[o])
         connection.closed[d] = packet.window == 0 and not packet.has(SYN)
         return request
@@ -360,6 +361,7 @@ class Match:
     def copy_or_late(self, sent: Direction, packet: Packet, start: int, end: int) -> None:
         """Data that begins before the end of what was sent, and is not completely acknowledged."""
         assert sent.next is not None
+        unknown = self.too_far(sent, end)
         overlapping = [s for s in sent.segments if before(s.start, end) and before(start, s.end)]
         for segment in overlapping:
             # If the IP id is also the same, the network made the copy, and the first counts.
@@ -371,7 +373,7 @@ class Match:
         if after(end, sent.next):
             self.put(sent, len(sent.segments), self.segment_of(packet, sent.next, end))
             sent.next = end
-        elif not overlapping and (sent.acked is None or not before(start, sent.acked)):
+        elif not unknown and not overlapping and (sent.acked is None or not before(start, sent.acked)):
             # Late, and seen for the first time.
             place = next((i for i, s in enumerate(sent.segments) if after(s.start, start)), len(sent.segments))
             self.put(sent, place, self.segment_of(packet, start, end))
@@ -379,9 +381,28 @@ class Match:
     def put(self, sent: Direction, place: int, segment: Segment) -> None:
         """If there would be too many segments, the existing ones are forgotten; the new one stays."""
         if len(sent.segments) == MAX_SEGMENTS:
-            self.evicted += MAX_SEGMENTS
-            sent.segments.clear()
+            self.give_up(sent)
         sent.segments.insert(place, segment)
+
+    def sack(self, sent: Direction, block: int) -> None:
+        """Mark the segments inside the block, left edge * 2^32 + right edge; 0: none."""
+        left, right = divmod(block, 2**32)
+        if block == 0 or self.too_far(sent, right):
+            return
+        for segment in takewhile(lambda segment: before(segment.start, right), sent.segments):
+            if not before(segment.start, left) and not after(segment.end, right):
+                segment.sacked = True
+
+    def too_far(self, sent: Direction, end: int) -> bool:
+        """Whether too many segments begin before this number to look at them all; then all are forgotten."""
+        begun = sum(1 for _ in takewhile(lambda segment: before(segment.start, end), sent.segments[: MAX_LOOKED + 1]))
+        if begun > MAX_LOOKED:
+            self.give_up(sent)
+        return begun > MAX_LOOKED
+
+    def give_up(self, sent: Direction) -> None:
+        self.evicted += len(sent.segments)
+        sent.segments.clear()
 
     # By connection: tcp-timestamps
 
@@ -479,16 +500,6 @@ def client(packet: Packet) -> int:
 
 def client_by_ports(packet: Packet) -> int:
     return packet.direction if by_client(packet.src_port, packet.dst_port) else 1 - packet.direction
-
-
-def sack(sent: Direction, block: int) -> None:
-    """Mark the segments inside the block, left edge * 2^32 + right edge; 0: none."""
-    if block == 0:
-        return
-    left, right = divmod(block, 2**32)
-    for segment in sent.segments:
-        if not before(segment.start, left) and not after(segment.end, right):
-            segment.sacked = True
 
 
 def echo(sent: Direction, tsecr: int) -> int | None:

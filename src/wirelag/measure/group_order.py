@@ -72,13 +72,15 @@ def _both(groups: GroupDelays, connections: Connections) -> tuple[Distributions,
     return whole, np.where(np.append(tags, OTHER)[at] == mine, at, len(tags))
 
 
-def failing(groups: GroupDelays, slas: Sequence[Sla], connections: Connections) -> dict[str, tuple[Places, Floats]]:
-    """Which groups break an agreement, on its leg or on any, worst first, with their values (ns, or shares).
+def failing(
+    groups: GroupDelays, slas: Sequence[Sla], connections: Connections
+) -> dict[str, tuple[Places, Floats, Floats]]:
+    """Which groups break an agreement, on its leg or on any, worst first, with values (ns, or shares) and samples.
 
     Those with too few samples for a place come last.
     """
     came, samples = groups.places(), np.zeros(len(groups.places()))
-    found: dict[str, tuple[Places, Floats]] = {}
+    found: dict[str, tuple[Places, Floats, Floats]] = {}
     for sla in slas:
         worst = np.full(len(came), -np.inf)  # of those that break it
         if sla.leg == "both":
@@ -98,7 +100,7 @@ def failing(groups: GroupDelays, slas: Sequence[Sla], connections: Connections) 
         broken = np.flatnonzero(worst > -np.inf)
         if len(broken):
             broken = broken[np.lexsort((_tags(groups)[broken], -worst[broken], samples[broken] < FEWEST))]
-            found[sla.text] = came[broken], worst[broken]
+            found[sla.text] = came[broken], worst[broken], samples[broken]
     return found
 
 

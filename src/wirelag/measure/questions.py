@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wirelag.errors import SettingError
 from wirelag.stats.ranking import FEWEST
-from wirelag.units import Duration, duration_ns, format_duration
+from wirelag.units import Duration, duration_ns, format_duration, many
 
 if TYPE_CHECKING:
     from wirelag.stats.sla import Delays, Sla
@@ -139,26 +139,30 @@ class Verdicts:
 
 
 class Broken(NamedTuple):
-    """How groups meet an agreement: those that break it, those that cannot be judged, and the worst with their values.
+    """How groups meet an agreement: those that break it, those that cannot be judged, and the worst.
 
-    Values are in seconds, or shares.
+    These have their values, in seconds or shares, and samples.
     """
 
     failing: int
     unknown: int
     groups: int
-    worst: Sequence[tuple[str, float]]
+    worst: Sequence[tuple[str, float, int]]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {"groups": {"failing": self.failing, "of": self.groups, "worst": [key for key, _ in self.worst]}}
+        return {"groups": {"failing": self.failing, "of": self.groups, "worst": [key for key, *_ in self.worst]}}
 
     def names(self, question: str) -> str:
-        """The worst, for a sentence."""
+        """The worst, for a sentence; of how many samples, if these are too few to be sure."""
         from wirelag.stats.sla import Sla
 
         sla = Sla.parse(question)
-        told = [f"{key} ({sla.text_of(value * (1e9 if sla.limit_ns is None else 1))})" for key, value in self.worst]
+        unit, enough = 1e9 if sla.limit_ns is None else 1, max(FEWEST, sla.takes)
+        told = []
+        for key, value, samples in self.worst:
+            few = f", {many(samples, 'sample')}" if 0 < samples < enough else ""
+            told.append(f"{key} ({sla.text_of(value * unit)}{few})")
         return ", ".join(told) + (", ..." if self.failing > len(told) else "")
 
 
@@ -167,7 +171,7 @@ def failing_groups(groups: Iterable[tuple[str, Verdicts, int]]) -> dict[str, Bro
 
     Those with too few samples for a place come last.
     """
-    broken: dict[str, list[tuple[bool, float, str]]] = {}
+    broken: dict[str, list[tuple[bool, float, str, int]]] = {}
     failing: Counter[str] = Counter()
     unknown: Counter[str] = Counter()
     count = 0
@@ -178,13 +182,15 @@ def failing_groups(groups: Iterable[tuple[str, Verdicts, int]]) -> dict[str, Bro
             unknown[question] += verdict["holds"] is None
             if verdict["holds"] is False:
                 failing[question] += 1
-                worst.append((samples < FEWEST, -verdict["value"], key))
+                worst.append((samples < FEWEST, -verdict["value"], key, samples))
                 worst.sort()
                 del worst[MOST_NAMED:]
     if count < 2:
         return {}
     return {
-        question: Broken(failing[question], unknown[question], count, [(key, -value) for _, value, key in worst])
+        question: Broken(
+            failing[question], unknown[question], count, [(key, -value, samples) for _, value, key, samples in worst]
+        )
         for question, worst in broken.items()
     }
 

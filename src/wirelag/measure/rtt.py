@@ -487,10 +487,10 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
             )
     places, result.few = order(delays, result.ranked, result.sort, grouped.connections)
     slas = {sla.text: 1.0 if sla.limit_ns is not None else 1e9 for sla in grouped.questions.slas}  # ns, or shares
-    for question, (some, values) in failing(delays, grouped.questions.slas, grouped.connections).items():
-        worst = [delays.group(int(place)).key for place in some[:MOST_NAMED]]
-        told = (values[:MOST_NAMED] / slas[question]).tolist()
-        result.broken[question] = Broken(len(some), 0, len(places), list(zip(worst, told, strict=True)))
+    for question, (some, values, counts) in failing(delays, grouped.questions.slas, grouped.connections).items():
+        names = [delays.group(int(place)).key for place in some[:MOST_NAMED]]
+        told, of = (values[:MOST_NAMED] / slas[question]).tolist(), counts[:MOST_NAMED].astype(int).tolist()
+        result.broken[question] = Broken(len(some), 0, len(places), list(zip(names, told, of, strict=True)))
     result.broken = result.broken if len(places) > 1 else {}
     result.total.verdicts = result.total.verdicts.beside(result.broken)
     result.groups = GroupEntries(places, lambda place: grouped.entry(delays.group(place)), grouped.each)

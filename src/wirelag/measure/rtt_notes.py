@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from wirelag.synopses.samples import Samples
 
 _COUNTED: Final = {
-    "evicted": "evicted because memory was full",
+    "evicted": "forgotten before their answer, since memory was full or too much was in flight on one connection",
     "backwards": "responses timestamped before their request",
     "too_long": "responses more than 2.44 h after their request",
     "again": "responses not timed, since their request was sent again",

@@ -85,6 +85,12 @@ class Sla:
             leg=found["leg"],
         )
 
+    @property
+    def takes(self) -> float:
+        """How many delays it takes for one to lie beyond the quantile that is asked about."""
+        beyond = 0.5 if self.quantile is None else min(self.quantile, 1 - self.quantile)
+        return math.ceil(1 / beyond - 1e-6) if beyond > 0 else math.inf
+
     def asks(self, leg: str) -> bool:
         """Whether it is about this leg."""
         return leg in ("server", "client") if self.leg is None else leg == self.leg
@@ -139,14 +145,10 @@ class Sla:
 
     def _too_few(self, samples: int) -> str:
         """What a quantile is of fewer delays than it takes for one to lie beyond it."""
-        if self.quantile is None:
-            return ""
-        beyond = min(self.quantile, 1 - self.quantile)
-        takes = math.ceil(1 / beyond - 1e-6) if beyond > 0 else math.inf
-        if samples >= takes:
+        if self.quantile is None or samples >= self.takes:
             return ""
         end = "longest" if self.quantile >= 0.5 else "shortest"
-        return f" (the {end} of {samples}: too few to be sure, p{100 * self.quantile:g} takes {takes:,} delays)"
+        return f" (the {end} of {samples}: too few to be sure, p{100 * self.quantile:g} takes {self.takes:,} delays)"
 
     def text_of(self, value: float) -> str:
         """A value in ns, or a share, likewise."""
