@@ -10,6 +10,7 @@ NB_MODULE(_kernels, m)
     add_live(m);
     add_decoder(m);
     add_match(m);
+    add_delays(m);
     add_fridge(m);
     add_figures(m);
     add_connections(m);

@@ -8,6 +8,7 @@ void add_reader(nanobind::module_ &m);
 void add_live(nanobind::module_ &m);
 void add_decoder(nanobind::module_ &m);
 void add_match(nanobind::module_ &m);
+void add_delays(nanobind::module_ &m);
 void add_fridge(nanobind::module_ &m);
 void add_figures(nanobind::module_ &m);
 void add_addresses(nanobind::module_ &m);

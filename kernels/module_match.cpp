@@ -317,76 +317,6 @@ class Match {
 
 static_assert(shards == 8, "a shard is the first three bits of a flow key");
 
-/* Add delays to one distribution or, with legs, each to that of its leg: two in a row. */
-void distribute(Room<u64> memory, const Column<s64> &delays_ns, const Column<s64> &of_each, const Column<u8> &legs)
-{
-    size_t count = delays_ns.shape(0), given = of_each.shape(0), told = legs.shape(0);
-    Distribution *distributions = reinterpret_cast<Distribution *>(memory.data());
-
-    if (memory.shape(0) != distribution_words * (told ? 2 : 1))
-        throw std::invalid_argument("memory must be that of one distribution, or of two with legs");
-    if ((given != count && given != 0) || (told != count && told != 0))
-        throw std::invalid_argument("there must be a weight and a leg for each delay");
-    nb::gil_scoped_release release;
-    for (size_t i = 0; i < count; i++) {
-        Distribution &mine = distributions[told ? legs.data()[i] & 1 : 0]; /* no branch: legs are unpredictable */
-        s64 delay = delays_ns.data()[i], weight = given ? of_each.data()[i] : 1;
-
-        wl_distribute(mine.weights, mine.squares, &mine.sums, delay < 0 ? 0 : static_cast<u64>(delay), static_cast<u64>(weight));
-    }
-}
-
-/* Weights of delays by leg, crowd and coarse bin. */
-void crowd(Room<u64> weights, const Column<u64> &flow_key, const Column<u32> &rows, const Column<u8> &legs,
-    const Column<s64> &delays_ns, const Column<s64> &of_each)
-{
-    size_t count = delays_ns.shape(0), given = of_each.shape(0), packets = flow_key.shape(0);
-
-    if (weights.shape(0) != crowd_words || rows.shape(0) != count || legs.shape(0) != count)
-        throw std::invalid_argument("the arrays do not have the shape of crowds");
-    if (given != count && given != 0)
-        throw std::invalid_argument("there must be a weight for each delay, or none");
-    nb::gil_scoped_release release;
-    for (size_t i = 0; i < count; i++) {
-        u64 delay = delays_ns.data()[i] < 0 ? 0 : static_cast<u64>(delays_ns.data()[i]);
-        u32 row = rows.data()[i];
-        u8 leg = legs.data()[i];
-
-        if (row < packets)
-            weights.data()[crowd_place(flow_key.data()[row], leg, delay)] += given ? static_cast<u64>(of_each.data()[i]) : 1;
-    }
-}
-
-/* Weights and weighted sums of the delays that are wanted, by slot of time. */
-void slot(Room<s64> place, Room<double> counts, Room<double> sums, const Column<s64> &times_ns, const Column<bool> &wanted,
-    const Column<s64> &delays_ns, const Column<s64> &of_each)
-{
-    size_t count = delays_ns.shape(0), given = of_each.shape(0);
-    Slots slots(place, counts, sums);
-
-    if (times_ns.shape(0) != count || wanted.shape(0) != count || (given != count && given != 0))
-        throw std::invalid_argument("there must be a time for each delay, whether it is wanted, and a weight for each or none");
-    nb::gil_scoped_release release;
-    for (size_t i = 0; i < count; i++) {
-        double weight = given ? static_cast<double>(of_each.data()[i]) : 1;
-
-        if (wanted.data()[i])
-            slots.add(times_ns.data()[i], weight, weight * static_cast<double>(delays_ns.data()[i]));
-    }
-}
-
-/* Make slots of time cover a stretch of it; at least as long as 2^bits ns. */
-void reach(Room<s64> place, Room<double> counts, Room<double> sums, s64 begin_ns, s64 end_ns, s64 bits)
-{
-    Slots slots(place, counts, sums);
-
-    if (bits > 62 || begin_ns > end_ns)
-        throw std::invalid_argument("these are no slots of time");
-    slots.reach(begin_ns, end_ns);
-    while (place.data()[Slots::BITS] < bits)
-        slots.fold();
-}
-
 } // namespace
 
 void add_match(nb::module_ &m)
@@ -395,21 +325,6 @@ void add_match(nb::module_ &m)
     m.attr("CONNECTION_BYTES") = sizeof(wl_connection_set) / WL_SET;
     m.attr("SEGMENT_BYTES") = sizeof(wl_segment);
     m.attr("WAITING_BYTES") = sizeof(wl_waiting);
-    m.attr("BINS") = WL_BINS;
-    m.attr("DISTRIBUTION_WORDS") = distribution_words;
-    m.attr("CROWDS") = WL_CROWDS;
-    m.attr("COARSE_BITS") = WL_COARSE_BITS;
-    m.def("crowd", &crowd, "weights"_a, "flow_key"_a, "rows"_a, "legs"_a, "delays_ns"_a, "of_each"_a,
-        "Add delays, with their weights (default: 1), by leg, crowd of the connection and coarse bin.");
-    m.def("slot", &slot, "place"_a, "counts"_a, "sums"_a, "times_ns"_a, "wanted"_a, "delays_ns"_a, "of_each"_a,
-        "Add delays that are wanted, with their weights (default: 1), by slot of time.");
-    m.def("reach", &reach, "place"_a, "counts"_a, "sums"_a, "begin_ns"_a, "end_ns"_a, "bits"_a,
-        "Make slots of time cover a stretch of it, and be at least as long as 2^bits ns.");
-    nb::class_<Tally>(m, "Tally", "Where delays of both legs are added up, in memory of Python.")
-        .def(nb::init<Room<u64>, Room<u64>, Room<s64>, Room<double>, Room<double>, Room<s64>, Room<double>, Room<double>>(),
-            "memory"_a, "crowds"_a, "server"_a, "server_counts"_a, "server_sums"_a, "client"_a, "client_counts"_a, "client_sums"_a);
-    m.def("distribute", &distribute, "memory"_a, "delays_ns"_a, "of_each"_a, "legs"_a,
-        "Add delays, with their weights (default: 1), to a distribution, or to that of their leg.");
     nb::class_<Match>(m, "Match", "Requests and their responses at one point.")
         .def(nb::init<u32, bool, size_t, size_t, size_t, unsigned>(), "matchers"_a, "first_copy"_a, "connections"_a, "segments"_a,
             "waiting"_a, "threads"_a = 1)

@@ -21,8 +21,8 @@ class RankedBins {
     static constexpr double whole = 1e-9; /* q n is a whole number if it is as close to one */
 
     /* Bins without weight are left out. `below` others are shorter than all. */
-    template <typename Bin, typename Weight>
-    RankedBins(const Bin *bin, const Weight *weight, size_t count, u64 shorter) : below(shorter)
+    template <typename Bins, typename Weight>
+    RankedBins(const Bins &bin, const Weight *weight, size_t count, u64 shorter) : below(shorter)
     {
         u64 rank = below;
 

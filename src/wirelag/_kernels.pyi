@@ -1,8 +1,12 @@
+from array import array
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+Words: TypeAlias = npt.NDArray[np.uint64] | memoryview[int]
+Floats: TypeAlias = npt.NDArray[np.float64] | memoryview[float]
 
 BATCH_ROWS: int
 CONNECTION_ROW_WORDS: int
@@ -39,35 +43,28 @@ GROUP_LEAST_BYTES: int
 GROUP_MOST_BYTES: int
 
 def crowd(
-    weights: npt.NDArray[np.uint64],
+    weights: Words,
     flow_key: npt.NDArray[np.uint64],
     rows: npt.NDArray[np.uint32],
     legs: npt.NDArray[np.uint8],
     delays_ns: npt.NDArray[np.int64],
-    of_each: npt.NDArray[np.int64],
+    of_each: npt.NDArray[np.int64] | None,
 ) -> None: ...
 def slot(
-    place: npt.NDArray[np.int64],
-    counts: npt.NDArray[np.float64],
-    sums: npt.NDArray[np.float64],
+    place: array[int],
+    counts: Floats,
+    sums: Floats,
     times_ns: npt.NDArray[np.int64],
     wanted: npt.NDArray[np.bool_],
     delays_ns: npt.NDArray[np.int64],
-    of_each: npt.NDArray[np.int64],
+    of_each: npt.NDArray[np.int64] | None,
 ) -> None: ...
-def reach(
-    place: npt.NDArray[np.int64],
-    counts: npt.NDArray[np.float64],
-    sums: npt.NDArray[np.float64],
-    begin_ns: int,
-    end_ns: int,
-    bits: int,
-) -> None: ...
+def reach(place: array[int], counts: Floats, sums: Floats, begin_ns: int, end_ns: int, bits: int) -> None: ...
 def distribute(
-    memory: npt.NDArray[np.uint64],
+    memory: Words,
     delays_ns: npt.NDArray[np.int64],
-    of_each: npt.NDArray[np.int64],
-    legs: npt.NDArray[np.uint8],
+    of_each: npt.NDArray[np.int64] | None,
+    legs: npt.NDArray[np.uint8] | None,
 ) -> None: ...
 def classic_filter(program: bytes, frame: bytes, wire_length: int) -> int: ...
 
@@ -312,14 +309,14 @@ class Ring:
 class Tally:
     def __init__(
         self,
-        memory: npt.NDArray[np.uint64],
-        crowds: npt.NDArray[np.uint64],
-        server: npt.NDArray[np.int64],
-        server_counts: npt.NDArray[np.float64],
-        server_sums: npt.NDArray[np.float64],
-        client: npt.NDArray[np.int64],
-        client_counts: npt.NDArray[np.float64],
-        client_sums: npt.NDArray[np.float64],
+        memory: Words,
+        crowds: Words,
+        server: array[int],
+        server_counts: Floats,
+        server_sums: Floats,
+        client: array[int],
+        client_counts: Floats,
+        client_sums: Floats,
     ) -> None: ...
 
 class RankedBins:
@@ -332,13 +329,42 @@ class RankedBins:
     def bin_at(self, q: float) -> int: ...
     def before(self, bin: int) -> tuple[int, int]: ...
 
-def half_width(
-    likely: npt.NDArray[np.float64],
-    errors: npt.NDArray[np.float64],
-    at: npt.NDArray[np.float64],
-    beyond: npt.NDArray[np.float64],
-    tail: float,
-) -> float: ...
+class DelayFigures:
+    def __init__(
+        self, bins: npt.NDArray[np.int64] | None, weights: Words, squares: Words, mean: float, std: float
+    ) -> None: ...
+    def quantile(self, q: float) -> float | None: ...
+    def bin_at(self, q: float) -> int: ...
+    def weight_from(self, bin: int) -> int: ...
+    def share_error(self, below: int) -> float: ...
+    def follows_mean(self, below: int) -> float: ...
+    @property
+    def sum_squares(self) -> int: ...
+    @property
+    def squared_apart(self) -> float: ...
+    @property
+    def skewness(self) -> float: ...
+
+SKEWED: float
+
+def by_octave(bins: npt.NDArray[np.int64] | None, weights: Words) -> list[float]: ...
+def bin_above(limit_ns: int) -> int: ...
+def crowds_error(weights: Words, alone: float) -> tuple[float, float] | None: ...
+def crowds_sum(weights: Words) -> tuple[float, float]: ...
+def between(totals: Floats, sizes: Floats, alone: float) -> tuple[float, float] | None: ...
+def over_time(sums: Floats, counts: Floats, samples: int) -> tuple[float, float, float, float, float, float] | None: ...
+def over_samples(values: Floats, weights: Floats) -> tuple[float, float, float, float, float, float]: ...
+def cosines(apart: Floats, most: int) -> list[float]: ...
+def slowness(powers: Sequence[float], batches: int, reach: float) -> tuple[float, float, float, float, float]: ...
+def words(count: int) -> memoryview[int]: ...
+def floats(count: int) -> memoryview[float]: ...
+def merge_delays(
+    into: Words, bins: npt.NDArray[np.int64] | None, weights: Words, squares: Words, sums: Words
+) -> None: ...
+def add_words(into: Words, words: Words) -> None: ...
+def merge_slots(
+    place: array[int], counts: Floats, sums: Floats, others: array[int], more_counts: Floats, more_sums: Floats
+) -> None: ...
 
 class Work: ...
 

@@ -48,7 +48,7 @@ def test_slots_of_time_do_not_hide_that_packets_wait_for_each_other() -> None:
     times_ns = 1_700_000_000 * 10**9 + np.cumsum(rng.exponential(1e5, 1_000)).astype(np.int64)
     slots = TimeSlots()
     slots.add(times_ns, np.ones(1_000, np.bool_), delays)
-    one_by_one, by_slot = over_time(delays, np.ones(1_000), 1_000), slots.over_time(1_000)
+    one_by_one, by_slot = over_time(delays.astype(np.float64), np.ones(1_000), 1_000), slots.over_time(1_000)
     assert one_by_one is not None
     assert by_slot is not None
     assert by_slot.error[0] == pytest.approx(one_by_one.error[0], rel=0.2)

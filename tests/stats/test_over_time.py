@@ -7,16 +7,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.oracles import over_time as oracle
 from tests.support.effort import FULL, scaled
 from tests.support.queues import waits
+from wirelag import _kernels
 from wirelag.stats.distribution import Z95, wilson
+from wirelag.stats.in_order import InOrder
 from wirelag.stats.over_time import (
     A_QUEUE,
     FEWEST_DELAYS,
     STRETCHES,
     Alike,
     Chance,
-    InOrder,
     OverTime,
     below_mean,
     bounds,
@@ -408,3 +410,22 @@ def test_rows_of_a_level_under_noise_hold_the_truth() -> None:
     assert len(within) > 45
     assert np.mean(alone) < 0.9
     assert np.mean(within) > 0.95 - 3.5 * math.sqrt(0.95 * 0.05 / len(within))
+
+
+@pytest.mark.parametrize("count", [4, 30, 127, 129, 1_000, 3_000])
+def test_the_same_bits_as_the_plain_twin(count: int) -> None:
+    """Delays one by one, delays that came together, and many in each part."""
+    rng = np.random.default_rng(count)
+    for load in (0.3, 0.9):
+        delays = np.round(waits(rng, count, load) * 1e6)
+        together = rng.integers(0, 4, count).astype(np.float64)
+        for weights in (np.ones(count), together, together * 1_000):
+            sums, samples = delays * weights, int(weights.sum())
+            expected = oracle.over_time(sums.tolist(), weights.tolist(), samples)
+            assert _kernels.over_time(sums, weights, samples) == expected
+        weights = together + 1
+        expected = oracle.over_batches(*oracle.equal_batches((delays * weights).tolist(), weights.tolist()), count)
+        assert _kernels.over_samples(delays * weights, weights) == expected
+    same = np.ones(count)
+    assert _kernels.over_time(same, same, count) == oracle.over_time(same.tolist(), same.tolist(), count)
+    assert _kernels.over_time(same[:3], same[:3], 3) is None

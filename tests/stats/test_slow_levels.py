@@ -1,17 +1,30 @@
-"""Slow levels: the same as a plain twin, near the truth for levels that are known, and wider than without a level."""
+"""Slow levels: the same as plain twins, near the truth for levels that are known, and wider than without a level."""
 
 import math
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.oracles import over_time as oracle
+from tests.oracles.over_time import SLOWEST, STEADY
 from wirelag import _kernels
-from wirelag.stats.over_time import LOWEST, RETURNS, STRETCHES
-from wirelag.stats.slow_levels import SLOWEST, STEADY, Slowness, slowness
+from wirelag.stats.over_time import RETURNS, STRETCHES
 
 Floats = npt.NDArray[np.float64]
+LOWEST = 0.05  # of the batches tell where the floor is
+
+
+class Slowness(NamedTuple):
+    """What the kernel tells."""
+
+    half: float
+    level: float
+    stretches: float
+    returns: float
+    part: float
 
 
 def powers_of(values: Floats) -> Floats:
@@ -32,7 +45,7 @@ def reach_of(values: Floats) -> float:
 
 
 def found_of(values: Floats) -> Slowness:
-    return slowness(powers_of(values), len(values), reach_of(values))
+    return Slowness(*_kernels.slowness(powers_of(values).tolist(), len(values), reach_of(values)))
 
 
 def plain(powers: Floats, n: int, reach: float) -> Slowness:
@@ -104,29 +117,19 @@ def test_the_same_as_the_plain_twin(count: int, time: float, noise: float) -> No
     assert found.part == pytest.approx(expected.part)
 
 
-def plain_half_width(likely: Floats, errors: Floats, at: Floats, beyond: Floats, tail: float) -> float:
-    """The width in halvings, with a table of the normal distribution."""
-    low, high = float(errors.min()), float(at[-1] * errors.max())
-    for _ in range(15):
-        middle, missed = (low + high) / 2, 0.0
-        for one, by in zip(likely.tolist(), np.interp(middle / errors, at, beyond).tolist(), strict=True):
-            missed += one * by
-        low, high = (middle, high) if missed > tail else (low, middle)
-    return high
+@pytest.mark.parametrize("count", [2, 3, 5, 17, 100, 128])
+def test_the_same_bits_as_the_oracle(count: int) -> None:
+    rng = np.random.default_rng(count)
+    for time, noise in ((0.01, 1.0), (6.0, 1.0), (40.0, 0.1)):
+        powers = powers_of(forgets(rng, count, time, noise)).tolist()
+        for reach in (0.0, -1.0, 0.3, 5.0):
+            assert _kernels.slowness(powers, count, reach) == oracle.slowness(powers, count, reach)
 
 
-def test_half_a_width_is_that_of_the_plain_twin() -> None:
-    rng = np.random.default_rng(3)
-    for count in (1, 2, 5, 100):
-        for steps in (2, 7, 601):
-            at = np.linspace(0.0, 6.0, steps)
-            beyond = np.array([math.erfc(one / math.sqrt(2)) for one in at])
-            likely, errors = rng.random(count), np.sort(rng.lognormal(0, 2, count))
-            given = likely / likely.sum(), errors, at, beyond, 0.05
-            assert _kernels.half_width(*given) == plain_half_width(*given)
-    for wrong in ((np.ones(1), np.ones(2), at, beyond), (np.ones(0), np.ones(0), at, beyond)):
-        with pytest.raises(ValueError, match="as likely as is said"):
-            _kernels.half_width(*wrong, 0.05)
+def test_powers_of_nothing_are_refused() -> None:
+    for powers, batches in (([], 4), ([1.0], 1), ([1.0, 2.0, 3.0], 2)):
+        with pytest.raises(ValueError, match="there must be a power"):
+            _kernels.slowness(powers, batches, 1.0)
 
 
 def test_intervals_of_levels_hold_and_without_a_level_they_do_not() -> None:

@@ -24,7 +24,7 @@ from wirelag.protocol.loss import APART
 from wirelag.protocol.results import Ends, Rank, Result
 from wirelag.protocol.session import LINGER_NS
 from wirelag.render.metric_families import Native
-from wirelag.stats.distribution import MIDDLES_NS
+from wirelag.stats.bins import MIDDLES_NS
 from wirelag.stats.exponential import Exponential
 
 if TYPE_CHECKING:

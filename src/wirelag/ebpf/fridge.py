@@ -103,8 +103,8 @@ class KernelFridge:
             for leg in range(len(LEGS)):
                 one = np.concatenate((bins[leg, :, 0], bins[leg, :, 1], counted["sums"][leg]))
                 samples.distributions.setdefault(leg, Distribution()).merge(Distribution(one))
-            crowds = self.hooks.sides["crowds"][side].reshape(len(LEGS), CROWDS, COARSE_BINS)
-            samples.spread.add_counted(interval.start_ns, RandomGroups(crowds))
+            crowds = RandomGroups(self.hooks.sides["crowds"][side])
+            samples.spread.add_counted(interval.start_ns, crowds)
             samples.packets += int(counted["packets"])
             requests += int(counted["requests"])
             backwards += int(counted["backwards"])

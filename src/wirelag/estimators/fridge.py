@@ -30,7 +30,8 @@ from wirelag.packets.filters import LATEST_NS
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
-from wirelag.stats.distribution import BINS, MIDDLES_NS, Distribution
+from wirelag.stats.bins import MIDDLES_NS
+from wirelag.stats.distribution import BINS, Distribution
 from wirelag.synopses.samples import SampleBatch, Samples, Sink
 
 Floats = npt.NDArray[np.float64]

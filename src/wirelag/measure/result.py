@@ -21,8 +21,6 @@ from wirelag.stats.ranking import FEWEST, Few
 from wirelag.units import format_duration, many
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     import polars as pl
 
     from wirelag.capture.packet_rows import PacketDelays
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from wirelag.stats.over_time import Alike
     from wirelag.stats.sla import Delays
 
-    Shape = npt.NDArray[np.float64]
+    Shape = Sequence[float]
 
 
 COARSE: Final = 0.1  # share of delays of 0 ns that tells

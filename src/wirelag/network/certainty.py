@@ -25,7 +25,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.stats.over_time import Bounds, Error, cosine_error, half95
+from wirelag import _kernels
+from wirelag.stats.over_time import Bounds, Error, half95
 
 LEVEL: Final = 0.05
 FEWEST: Final = 4  # batches
@@ -44,8 +45,9 @@ def batch_error(sums: Numbers, counts: Numbers) -> Error | None:
     if len(totals) < FEWEST or whole <= 0:
         return None
     apart = totals - weights * (totals.sum() / whole)
-    error, freedom = cosine_error(apart, whole, COSINES)
-    return max(error, math.sqrt(float(apart @ apart)) / whole), freedom
+    powers = _kernels.cosines(apart, COSINES)
+    error = math.sqrt(sum(powers) / len(powers))
+    return max(error, math.sqrt(float(apart @ apart))) / whole, float(len(powers))
 
 
 def sample_error(sent_ns: Ints, delays_ns: Ints, weights: Ints) -> Error | None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from wirelag.errors import MissingExtraError, WirelagError
-from wirelag.stats.distribution import MIDDLES_NS, Distribution
+from wirelag.stats.bins import MIDDLES_NS
+from wirelag.stats.distribution import Distribution
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -252,8 +252,8 @@ class Pictures:
     def of(self, entry: Entry) -> str:
         """The picture of one entry; values beyond the axis are in its first or last block."""
         shape = entry.delays.by_octave() if entry.shape is None else entry.shape
-        shares = shape[self._first : self._last + 1].copy()
-        shares[0] += shape[: self._first].sum()
-        shares[-1] += shape[self._last + 1 :].sum()
-        top = shares.max() or 1.0
+        shares = list(shape[self._first : self._last + 1])
+        shares[0] += sum(shape[: self._first])
+        shares[-1] += sum(shape[self._last + 1 :])
+        top = max(shares) or 1.0
         return "".join(" " if share == 0 else BLOCKS[min(7, int(8 * share / top))] for share in shares)

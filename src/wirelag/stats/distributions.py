@@ -12,7 +12,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.stats.distribution import BINS, FEW, SHORTEST_NS, WIDTH_NS, bin_above, halfway
+from wirelag import _kernels
+from wirelag.stats.bins import SHORTEST_NS, WIDTH_NS
+from wirelag.stats.distribution import BINS, FEW, halfway
 
 _WORD: Final = 2**64 - 1
 
@@ -135,7 +137,7 @@ class Distributions:
 
     def share_above(self, limit_ns: int) -> Floats:
         """The share of the delays of each above a limit."""
-        above = np.where(self.bins >= bin_above(limit_ns), self.weights, 0)
+        above = np.where(self.bins >= _kernels.bin_above(limit_ns), self.weights, 0)
         ends = np.append(np.uint64(0), np.cumsum(above, dtype=np.uint64))
         weight = np.maximum(self.sums[:, 1], 1).astype(np.float64)
         return self._known((ends[self.edges[1:]] - ends[self.edges[:-1]]).astype(np.float64) / weight)

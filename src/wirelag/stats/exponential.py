@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.stats.distribution import MIDDLES_NS
+from wirelag.stats.bins import MIDDLES_NS
 
 SCALE: Final = 5  # FACTOR is 2^(2^-SCALE)
 PER_DOUBLING: Final = 1 << SCALE

@@ -5,21 +5,23 @@ experiments/README.md): of the intervals that are given, 93% to 97% hold the tru
 queues with 55% to 95% load, and pooled over paths that change, heavy tails and independent delays. Not for every size:
 of fewer than 100 delays of a busy queue few have an interval, and of these more miss. Where a recording is too short
 there is none: fewer than 64 delays, or a level that is likelier than one in three to change so slowly that there are
-fewer than two independent stretches, or to be that of a queue which hardly returned to its floor (slow_levels.py). What
-a recording does not show cannot be told: one that is shorter than its level lasts may look steady. Memory: none.
+fewer than two independent stretches, or to be that of a queue which hardly returned to its floor. What a recording does
+not show cannot be told: one that is shorter than its level lasts may look steady. Memory: none. The laws of errors and
+of calm are computed by kernels/over_time.hpp, which has their constants.
 
 Law of doubt: rather wide than silent. Whether a recording seems sure is chance, too: a condition that asks for little
 error lets those through that missed the rare long waits, and of these few hold. So conditions are few and lax, and
 intervals are as wide as they must be: an upper end may lie beyond the longest delay seen.
 
 Law of errors: n delays that are alike count for fewer than n. In order of time they are put into at most 128 batches of
-the same size. Their slowest cosines tell how much the mean varies, and how slowly (slow_levels.py). Batches of
-different sizes make a level look like noise, so delays that came together are taken apart again.
+the same size. Their slowest cosines tell how much the mean varies, and how slowly (kernels/slow_levels.hpp has that
+law, and the one of returns). Batches of different sizes make a level look like noise, so delays that came together are
+taken apart again.
 
 Law of ratios: the mean wait of a queue is inverse to its drift towards the floor, so the part of a mean above the floor
-is compared as a ratio. Such a mean varies by sqrt(2 / returns) of itself (reflected Brownian motion; slow_levels.py),
-and that error is the smaller, the shorter the waits were that a recording shows. With e as the half-width, by the part
-above the floor, both ends miss equally often if they are 1 / (1 + e / sqrt(1 + 0.9 e)) and 1 / (1 - e) times that part.
+is compared as a ratio. Such a mean varies by sqrt(2 / returns) of itself (reflected Brownian motion), and that error
+is the smaller, the shorter the waits were that a recording shows. With e as the half-width, by the part above the
+floor, both ends miss equally often if they are 1 / (1 + e / sqrt(1 + 0.9 e)) and 1 / (1 - e) times that part.
 A recording that missed long waits shows too small an error as well, so the upper end is exp(e + 2.5 e^2) instead, at
 most 3.5. Where returns tell more than cosines it is 1 / (1 - e) with the e that they give; this grows no further below
 4 returns, nor beyond 4. All of this holds for the part of the variance that is not chance of single delays, and for
@@ -38,7 +40,7 @@ than the mean allows (A. Markov).
 Law of parts: a group lasts as long as the whole, and has the interval that its delays alone would have: the same
 whatever it was chosen by, a grouping or a filter. A row over time is shorter, and shows less than the whole of how
 slowly delays change. For how long those of the whole stay alike is learned from the cosines and from neighbours of
-batches of all sizes (`_neighbours_alike`); a row that is shorter than that four times has no interval. Its mean varies
+batches of all sizes (in_order.py); a row that is shorter than that four times has no interval. Its mean varies
 at least as much as the level of the whole makes it; its delays are gone when the whole is known, so its interval is
 widened (`within_whole`).
 """
@@ -47,47 +49,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
-from wirelag.packets.distinct import distinct
+from wirelag import _kernels
 from wirelag.stats.distribution import Z95
-from wirelag.stats.slow_levels import SLOWEST, slowness
 
-BATCHES: Final = 128  # that an error is learned from
-FEWEST: Final = 4  # batches that give any error
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Floats: TypeAlias = npt.NDArray[np.float64] | memoryview[float]
+
 FEWEST_DELAYS: Final = 64  # that give an interval
 STRETCHES: Final = 2.0  # independent stretches that give an interval
 OF_A_ROW: Final = 4.0  # the same, for a part of a whole
 RETURNS: Final = 1.5  # of a queue to its floor that give an interval
-CALM: Final = 150.0  # delays of a busy queue that may all be of a calm time
-LONG_ALIKE: Final = 32.0  # delays that stay alike: from so many on they may be waits, even if they are not skewed
-FOLLOW: Final = 0.15  # correlation of neighbours from which on delays may wait for each other
-MANY: Final = 1024  # delays, among which it does not matter that some came together
-COSINES: Final = (3, 16)  # the fewest and the most
 UPWARDS: Final = 2.5  # how much longer an interval is upwards, for each time that it is as wide as the value
-SKEWED: Final = 0.5  # skewness of delays like waits: those of a queue have 2, a short recording shows less
-LOWEST: Final = 0.05  # the share of batches that tell where the floor of a queue is
+SKEWED: Final = _kernels.SKEWED  # skewness of delays like waits: those of a queue have 2, a short recording shows less
 AT_THE_FLOOR: Final = (0.3, 1.0)  # how far a median at the floor rises and falls, by how far the mean of waits does
 WIDEST_MEAN: Final = 10.0  # times the mean, where an interval that ends beyond all delays may end
-_COARSEST: Final = 32  # parts of time whose neighbours are compared
 SHORTEST: Final = 10  # bits of the length of a slot of time: 1 us
-_NO_CHANCE: Final = 3.0  # standard errors
-_WIDEST: Final = 1.25  # exponent: a mean is higher by at most 2.5 times the part above the floor, however wide,
-_HIGHEST: Final = 3.0  # or by this many times that part, if there are few returns; by more if the law of calm holds,
-_FURTHEST: Final = 9.0  # but further nothing is said
-_FEW_RETURNS: Final = 4.0  # the error of a drift grows no further with fewer than about this many
+_WIDEST: Final = 1.25  # exponent: a mean is higher by at most 2.5 times the part above the floor, however wide
 _SELDOM: Final = 0.9  # of the error: by how much less a mean lies too high, the wider it is
 _FOLLOWS: Final = 0.95  # quantiles up to here are shorter where the mean is
 _HALL: Final = (1 + 2 * Z95**2) / 6  # errors by which an interval is moved, for each unit of skewness
 
 Bounds = tuple[float, float]
 Error = tuple[float, float]  # a standard error, and its degrees of freedom
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[Any]
 
 
 class Chance(NamedTuple):
@@ -124,111 +112,18 @@ class OverTime(NamedTuple):
     returns: float = math.inf  # to the floor, if the level is that of a queue
     higher: float = 0.0  # by how much the mean may lie higher then
 
-
-def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
-    """How sum(sums) / sum(counts) varies, for parts in order of time that hold `samples` delays; None: too few."""
-    held = np.flatnonzero(counts > 0)
-    parts, weights = np.asarray(sums[held], np.float64), np.asarray(counts[held], np.float64)
-    if len(parts) < FEWEST:
-        return None
-    whole = float(weights.sum())
-    if len(parts) < samples <= MANY and whole == samples:
-        # Delays that came together are alike: as one they would make batches of different sizes, which look like noise.
-        parts, weights = np.repeat(parts / weights, weights.astype(np.int64)), np.ones(samples)
-    return _over_batches(*equal_batches(parts, weights, BATCHES), samples)
-
-
-def _over_batches(totals: Floats, sizes: Floats, samples: int) -> OverTime:
-    """The same for batches of about the same size, none of which is empty."""
-    whole = float(sizes.sum())
-    apart = totals - sizes * (totals.sum() / whole)
-    batches, squares = len(apart), float(apart @ apart)
-    if squares <= 0:
-        return OverTime((0.0, batches - 1.0), math.inf)
-    powers = _cosines(apart, SLOWEST)
-    means = apart / sizes
-    reach = -_low_end(means)
-    skewness = float((means**3).sum() / batches / ((means**2).sum() / batches) ** 1.5)
-    follow = _follow(apart, squares)
-    found, freedom = slowness(powers, batches, reach * whole / batches), float(len(powers))
-    error = found.half / half95(freedom) / whole, freedom
-    alike = min(max(2 * skewness / SKEWED, 0.0), 1.0)  # batches of noise are not skewed, whatever delays are
-    calm = follow * max(alike, min(samples / found.stretches / LONG_ALIKE, 1.0) ** 2)
-    doubt = (1 + calm * CALM / samples) ** 2
-    returns = min(found.returns, samples / (2 * follow) if follow else math.inf) / doubt
-    higher = max(0.0, reach) * alike * found.part * min(_inverse(returns), _HIGHEST * doubt)
-    return OverTime(error, found.stretches, found.level / whole**2, returns, higher)
-
-
-def _low_end(means: Floats) -> float:
-    """The mean below which a share of `LOWEST` lies. Not np.quantile, which loads masked arrays."""
-    place = LOWEST * (len(means) - 1)
-    low, high = np.sort(means)[int(place) : int(place) + 2].tolist()
-    return float((high - low) * (place - int(place)) + low)
-
-
-def _follow(apart: Floats, squares: float) -> float:
-    """How far batches follow each other, from 0, no more than by chance, to 1."""
-    correlation = float(apart[1:] @ apart[:-1]) / squares - 0.5 / math.sqrt(len(apart))
-    return min(max(correlation / FOLLOW, 0.0), 1.0)
-
-
-def _inverse(returns: float) -> float:
-    """By which share the mean of a queue may be longer, by the error of its drift; at most as much as is ever said."""
-    error = Z95 * math.sqrt(2 / (returns + _FEW_RETURNS))
-    return min(1 / (1 - error) - 1, _FURTHEST) if error < 1 else _FURTHEST
-
-
-def cosine_error(apart: Floats, whole: float, cosines: float) -> Error:
-    """The error of a mean of this whole weight from its slowest cosines, for batches' differences in order of time."""
-    powers = _cosines(apart, int(min(max(cosines, COSINES[0]), COSINES[1])))
-    return math.sqrt(float(powers.mean())) / whole, float(len(powers))
-
-
-def _cosines(apart: Floats, most: int) -> Floats:
-    """The power of the slowest cosines, each of which is the variance of a sum of independent batches."""
-    return np.asarray(2 * (_cosines_of(len(apart), min(most, len(apart) - 1)) @ apart) ** 2)
-
-
-@lru_cache(maxsize=32)
-def _cosines_of(batches: int, cosines: int) -> Floats:
-    return np.cos(np.outer(np.arange(1, cosines + 1), (np.arange(batches) + 0.5) * (math.pi / batches)))
-
-
-def equal_batches(sums: Floats, counts: Floats, most: int) -> tuple[Floats, Floats]:
-    """Sums and counts of parts, in order of time, put together to batches of about the same weight."""
-    batch = _batches(counts, most)
-    totals, sizes = _sums(batch, sums), _sums(batch, counts)
-    held = sizes > 0
-    return totals[held], sizes[held]
-
-
-def _batches(counts: Floats, most: int) -> Ints:
-    """The batch of each part."""
-    batches = min(most, len(counts))
-    middles = (counts.cumsum() - counts / 2) * (batches / float(counts.sum()))
-    return np.minimum(middles, batches - 1).astype(np.int64)
-
-
-def _sums(batch: Ints, values: Floats) -> Floats:
-    return np.asarray(np.bincount(batch, values), np.float64)
-
-
-class InOrder:
-    """Samples in order of time, each of which represents one or more: their batches serve for many values."""
-
-    def __init__(self, times_ns: Ints, weights: Ints) -> None:
-        self._order = np.argsort(times_ns, kind="stable")
-        self._weights = weights[self._order].astype(np.float64)
-        self._batch = _batches(self._weights, BATCHES)
-        self._sizes = _sums(self._batch, self._weights)
-
-    def over_time(self, values: Ints) -> OverTime | None:
-        """How the weighted mean of these values varies, one for each sample; None if there are too few."""
-        if len(values) < FEWEST:
+    @classmethod
+    def told(cls, found: tuple[float, float, float, float, float, float] | None) -> OverTime | None:
+        """What a kernel found."""
+        if found is None:
             return None
-        totals, held = _sums(self._batch, values[self._order] * self._weights), self._sizes > 0
-        return _over_batches(totals[held], self._sizes[held], len(values))
+        half, freedom, *others = found
+        return cls((half / half95(freedom), freedom), *others)
+
+
+def over_time(sums: Floats, counts: Floats, samples: int) -> OverTime | None:
+    """How sum(sums) / sum(counts) varies, for parts in order of time that hold `samples` delays; None: too few."""
+    return OverTime.told(_kernels.over_time(sums, counts, samples))
 
 
 def tells(over: OverTime | None, samples: int) -> str | None:
@@ -278,58 +173,6 @@ def within_whole(
     low, high = found.get("mean", (1.0, 0.0))
     why = too_wide(figures.get("mean") or 0.0, high, figures.get("max") or high)
     return ({}, why or NOTHING_LEFT) if why or not low else (found, None)
-
-
-def alike_over(slots: Ints, sums: Ints, counts: Ints) -> Alike:
-    """How delays in slots of time, all of one length, are alike.
-
-    If a recording is too short for an interval, so are its parts.
-    """
-    if not len(slots):
-        return NOT_ALIKE
-    slots = (slots - slots.min()).astype(np.int64)
-    apart = sums - counts * (float(sums.sum()) / max(float(counts.sum()), 1.0))
-    whole = over_time(np.bincount(slots, apart), np.bincount(slots, counts), len(slots))
-    lasts, length = _neighbours_alike(slots, apart), int(slots.max()) + 1
-    if whole is None:
-        return Alike(lasts)
-    seen = 1.0 if whole.returns < RETURNS else whole.stretches
-    too_slow = length / seen if seen < OF_A_ROW else 0.0
-    return Alike(max(too_slow, lasts), whole.level * length)
-
-
-def _neighbours_alike(slots: Ints, apart: Ints) -> float:
-    """How many slots count as one since delays stay alike, from neighbours; 0 if nothing shows it.
-
-    Slots are put together by twos until there are fewer than 32. Where neighbours have a correlation r above chance,
-    (1 + r) / (1 - r) of them count as one. Noise hides it in short slots, chance in long ones: the longest is taken.
-    """
-    most, length = 0.0, 1
-    slots, _, part = distinct(slots)
-    apart = np.bincount(part, apart)
-    while (seen := (int(slots.max()) + 1)) >= _COARSEST:
-        near = np.diff(slots) == 1
-        before, after, pairs = apart[:-1][near], apart[1:][near], int(near.sum())
-        squares = float(before @ before + after @ after) / 2
-        r = float(before @ after) / squares if squares > 0 else 0.0
-        if pairs >= _COARSEST / 2 and r > _NO_CHANCE / math.sqrt(min(pairs, seen)):
-            each = max(pairs, _COARSEST / 2)
-            alike = min(r + (1 + 3 * r) / (each - 1), 1 - 1 / each)
-            most = max(most, length * (1 + alike) / (1 - alike))
-        slots, length = slots >> 1, 2 * length
-        starts = np.flatnonzero(np.diff(slots, prepend=-1))
-        slots, apart = slots[starts], np.add.reduceat(apart, starts)
-    return most
-
-
-def alike_ns(times_ns: Ints, values: Ints, weights: Ints) -> Alike:
-    """How values are alike, by times in ns."""
-    if not len(times_ns):
-        return NOT_ALIKE
-    begin = int(times_ns.min())
-    bits = max((int(times_ns.max()) - begin).bit_length() - 12, SHORTEST)
-    found = alike_over((times_ns - begin) >> bits, values * weights, weights)
-    return found.with_slots(1 << bits)._replace(samples=len(times_ns))
 
 
 def half95(freedom: float) -> float:

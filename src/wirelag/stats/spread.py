@@ -7,18 +7,19 @@ addition.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from wirelag.stats.certainty import Certainty, Effect, Sources
-from wirelag.stats.distribution import Distribution
 from wirelag.stats.over_time import FEWEST_DELAYS, Alike, OverTime
-from wirelag.stats.random_groups import MIDDLES_COARSE_NS, RandomGroups
+from wirelag.stats.random_groups import RandomGroups
 from wirelag.stats.time_slots import TimeSlots
 
-Ints = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from wirelag.stats.distribution import Distribution
+
+    Ints = npt.NDArray[Any]
 
 
 class Spread:
@@ -42,9 +43,8 @@ class Spread:
     def add_counted(self, time_ns: int, connections: RandomGroups) -> None:
         """Add delays that were counted by connection within a short time."""
         self.connections.merge(connections)
-        counts = connections.weights.sum(axis=1).astype(np.float64)
-        for slots, count, total in zip(self.times, counts.sum(axis=1), counts @ MIDDLES_COARSE_NS, strict=True):
-            slots.add_summed(time_ns, float(count), float(total))
+        for leg, slots in enumerate(self.times):
+            slots.add_summed(time_ns, *connections.sum_ns(leg))
 
     def merge(self, other: Spread) -> None:
         """Add the samples of another."""
@@ -82,6 +82,8 @@ class Spread:
 
 def spread_of(flow_key: Ints, times_ns: Ints, delays_ns: Ints) -> Spread:
     """The spread of delays of one leg, each with a connection and a time."""
+    import numpy as np
+
     spread = Spread()
     rows, legs = np.arange(len(flow_key), dtype=np.uint32), np.zeros(len(flow_key), np.uint8)
     spread.add(np.ascontiguousarray(flow_key), times_ns, rows, legs, np.ascontiguousarray(delays_ns))

@@ -6,20 +6,20 @@ are multiples of their length, a power of two, so that merging is exact in any o
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import numpy as np
-import numpy.typing as npt
+from array import array
+from typing import TYPE_CHECKING, Any, Final
 
 from wirelag import _kernels
-from wirelag.stats.over_time import SHORTEST, Alike, OverTime, alike_over, over_time
+from wirelag.stats.over_time import SHORTEST, Alike, OverTime, over_time
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[Any]
+    Bools = npt.NDArray[np.bool_]
 
 SLOTS: Final = 4096
-_NO_WEIGHTS: Final = np.empty(0, np.int64)
-
-Ints = npt.NDArray[Any]
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
 
 
 class TimeSlots:
@@ -28,44 +28,39 @@ class TimeSlots:
     __slots__ = ("counts", "place", "sums")
 
     def __init__(self) -> None:
-        self.counts: Floats = np.zeros(SLOTS)
-        self.sums: Floats = np.zeros(SLOTS)
+        self.counts, self.sums = _kernels.floats(SLOTS), _kernels.floats(SLOTS)
         # Bits of the length of a slot, numbers of the first and the last slot; if the last comes first, there is none.
-        self.place = np.array([SHORTEST, 0, -1], np.int64)
+        self.place = array("q", (SHORTEST, 0, -1))
 
     def __getstate__(self) -> tuple[Any, ...]:
         """The slots that hold delays."""
-        held = np.flatnonzero(self.counts)
-        return held.astype(np.uint16), self.counts[held], self.sums[held], self.place
+        import numpy as np
+
+        counts, sums = np.asarray(self.counts), np.asarray(self.sums)
+        held = np.flatnonzero(counts)
+        return held.astype(np.uint16), counts[held], sums[held], self.place
 
     def __setstate__(self, saved: tuple[Any, ...]) -> None:
         held, counts, sums, self.place = saved
-        self.counts, self.sums = np.zeros(SLOTS), np.zeros(SLOTS)
-        self.counts[held], self.sums[held] = counts, sums
+        self.counts, self.sums = _kernels.floats(SLOTS), _kernels.floats(SLOTS)
+        for number, count, total in zip(held.tolist(), counts.tolist(), sums.tolist(), strict=True):
+            self.counts[number], self.sums[number] = count, total
 
     def add(self, times_ns: Ints, wanted: Bools, delays_ns: Ints, weights: Ints | None = None) -> None:
         """Add the samples that are wanted, with the time of each."""
-        of_each = _NO_WEIGHTS if weights is None else weights
-        _kernels.slot(self.place, self.counts, self.sums, times_ns, wanted, delays_ns, of_each)
+        _kernels.slot(self.place, self.counts, self.sums, times_ns, wanted, delays_ns, weights)
 
     def add_summed(self, time_ns: int, count: float, total: float) -> None:
         """Add the weight and the sum of delays within a short time around this one."""
         if count:
-            self._reach(time_ns, time_ns)
-            bits, first, _ = self.place.tolist()
+            _kernels.reach(self.place, self.counts, self.sums, time_ns, time_ns, SHORTEST)
+            bits, first, _ = self.place
             self.counts[(time_ns >> bits) - first] += count
             self.sums[(time_ns >> bits) - first] += total
 
     def merge(self, other: TimeSlots) -> None:
         """Add the samples of another."""
-        others, first, last = other.place.tolist()
-        if last < first:
-            return
-        self._reach(first << others, ((last + 1) << others) - 1, others)
-        numbers = np.arange(first, last + 1)
-        places = (numbers >> (self.place[0] - others)) - self.place[1]
-        self.counts += np.bincount(places, other.counts[: len(numbers)], SLOTS)
-        self.sums += np.bincount(places, other.sums[: len(numbers)], SLOTS)
+        _kernels.merge_slots(self.place, self.counts, self.sums, other.place, other.counts, other.sums)
 
     def over_time(self, samples: int) -> OverTime | None:
         """How the mean of this number of delays varies; None if too few slots hold any."""
@@ -73,9 +68,10 @@ class TimeSlots:
 
     def alike(self) -> Alike:
         """How delays are alike."""
-        held = np.flatnonzero(self.counts)
-        return alike_over(held, self.sums[held], self.counts[held]).with_slots(1 << int(self.place[0]))
+        import numpy as np
 
-    def _reach(self, begin_ns: int, end_ns: int, bits: int = SHORTEST) -> None:
-        """Make the slots cover these times, and be at least as long as this."""
-        _kernels.reach(self.place, self.counts, self.sums, begin_ns, end_ns, bits)
+        from wirelag.stats.in_order import alike_over
+
+        counts, sums = np.asarray(self.counts), np.asarray(self.sums)
+        held = np.flatnonzero(counts)
+        return alike_over(held, sums[held], counts[held]).with_slots(1 << self.place[0])

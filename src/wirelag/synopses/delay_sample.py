@@ -18,15 +18,14 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.stats.distribution import Z95, Distribution, halfway, place_of
+from wirelag.stats.in_order import InOrder, alike_ns
 from wirelag.stats.over_time import (
     NOT_ALIKE,
     STRETCHES,
     Alike,
     Chance,
     Error,
-    InOrder,
     OverTime,
-    alike_ns,
     half95,
     tells,
     with_the_mean,

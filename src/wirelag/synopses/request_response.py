@@ -15,7 +15,8 @@ import numpy.typing as npt
 from wirelag.packets.distinct import distinct
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.over_time import Alike, alike_ns
+from wirelag.stats.in_order import alike_ns
+from wirelag.stats.over_time import Alike
 from wirelag.stats.spread import made_sure
 from wirelag.synopses.epochs import PACED, Epochs, named
 from wirelag.synopses.key_counts import KeyCounts

@@ -21,6 +21,7 @@ from wirelag.stats.over_time import FEWEST_DELAYS, Alike, tells
 from wirelag.stats.spread import Spread
 
 if TYPE_CHECKING:
+    from wirelag.stats.distribution import Words
     from wirelag.stats.distributions import Distributions
     from wirelag.synopses.connections import Connections
 
@@ -55,7 +56,7 @@ class Samples:
     def __init__(self, tag: int | None = None) -> None:
         self.distributions: dict[int, Distribution] = {}
         self.spread = Spread() if tag is None else _NO_SPREAD
-        self._memory: npt.NDArray[np.uint64] | None = None
+        self._memory: Words | None = None
         self.packets = 0
         self.counts: dict[str, int] = {}
         self.tag = tag  # of the group; None: of all
@@ -72,14 +73,14 @@ class Samples:
 
     def tally(self) -> _kernels.Tally:
         """Where a kernel adds samples, each of weight 1."""
-        crowds, (server, client) = self.spread.connections.weights.reshape(-1), self.spread.times
+        crowds, (server, client) = self.spread.connections.weights, self.spread.times
         slots = server.place, server.counts, server.sums, client.place, client.counts, client.sums
         return _kernels.Tally(self._both_legs(), crowds, *slots)
 
-    def _both_legs(self) -> npt.NDArray[np.uint64]:
+    def _both_legs(self) -> Words:
         """The memory of both legs, in one piece."""
         if self._memory is None:
-            self._memory = np.zeros(len(LEGS) * WORDS, np.uint64)
+            self._memory = _kernels.words(len(LEGS) * WORDS)
             for leg in range(len(LEGS)):
                 mine = Distribution(self._memory[leg * WORDS : (leg + 1) * WORDS])
                 if leg in self.distributions:

@@ -29,7 +29,8 @@ import numpy.typing as npt
 
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
-from wirelag.stats.distribution import BINS, MIDDLES_NS, Distribution
+from wirelag.stats.bins import MIDDLES_NS
+from wirelag.stats.distribution import BINS, Distribution
 from wirelag.synopses.delay_sample import DelaySample
 from wirelag.units import format_duration, format_interval
 

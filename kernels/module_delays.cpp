@@ -1,0 +1,194 @@
+/* Delays added up: what Python sees of distribution.h and tally.hpp. Checks arrays, and releases the GIL for long ones. */
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "bins.hpp"
+#include "module.hpp"
+#include "tally.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+template <typename T> using Zeros = nb::ndarray<nb::memview, T, nb::ndim<1>>;
+
+/* Zeros that cost nothing until they are used, for Python. */
+template <typename T> Zeros<T> zeros(size_t count)
+{
+    T *values = zeroed<T>(count).release();
+    nb::capsule owner(values, [](void *given) noexcept { std::free(given); });
+
+    return Zeros<T>(values, {count}, owner);
+}
+
+using Weights = std::optional<Column<s64>>;
+
+/* The weights of so many delays; nullptr: 1 each. */
+const s64 *values_of(const Weights &of_each, size_t count)
+{
+    if (of_each && of_each->shape(0) != count)
+        throw std::invalid_argument("there must be a weight for each delay");
+    return of_each ? of_each->data() : nullptr;
+}
+
+/* Add delays to one distribution or, with legs, each to that of its leg: two in a row. */
+void distribute(Room<u64> memory, const Column<s64> &delays_ns, const Weights &of_each, const std::optional<Column<u8>> &legs)
+{
+    size_t count = delays_ns.shape(0);
+    Distribution *distributions = reinterpret_cast<Distribution *>(memory.data());
+    const u8 *leg = legs ? legs->data() : nullptr;
+    const s64 *given = values_of(of_each, count);
+
+    if (memory.shape(0) != distribution_words * (leg ? 2 : 1))
+        throw std::invalid_argument("memory must be that of one distribution, or of two with legs");
+    if (legs && legs->shape(0) != count)
+        throw std::invalid_argument("there must be a leg for each delay");
+    nb::gil_scoped_release release;
+    for (size_t i = 0; i < count; i++) {
+        Distribution &mine = distributions[leg ? leg[i] & 1 : 0]; /* no branch: legs are unpredictable */
+        s64 delay = delays_ns.data()[i], weight = given ? given[i] : 1;
+
+        wl_distribute(mine.weights, mine.squares, &mine.sums, delay < 0 ? 0 : static_cast<u64>(delay), static_cast<u64>(weight));
+    }
+}
+
+/* Weights of delays by leg, crowd and coarse bin. */
+void crowd(Room<u64> weights, const Column<u64> &flow_key, const Column<u32> &rows, const Column<u8> &legs,
+    const Column<s64> &delays_ns, const Weights &of_each)
+{
+    size_t count = delays_ns.shape(0), packets = flow_key.shape(0);
+    const s64 *given = values_of(of_each, count);
+
+    if (weights.shape(0) != crowd_words || rows.shape(0) != count || legs.shape(0) != count)
+        throw std::invalid_argument("the arrays do not have the shape of crowds");
+    nb::gil_scoped_release release;
+    for (size_t i = 0; i < count; i++) {
+        u64 delay = delays_ns.data()[i] < 0 ? 0 : static_cast<u64>(delays_ns.data()[i]);
+        u32 row = rows.data()[i];
+        u8 leg = legs.data()[i];
+
+        if (row < packets)
+            weights.data()[crowd_place(flow_key.data()[row], leg, delay)] += given ? static_cast<u64>(given[i]) : 1;
+    }
+}
+
+/* Weights and weighted sums of the delays that are wanted, by slot of time. */
+void slot(Room<s64> place, Room<double> counts, Room<double> sums, const Column<s64> &times_ns, const Column<bool> &wanted,
+    const Column<s64> &delays_ns, const Weights &of_each)
+{
+    size_t count = delays_ns.shape(0);
+    const s64 *given = values_of(of_each, count);
+    Slots slots(place, counts, sums);
+
+    if (times_ns.shape(0) != count || wanted.shape(0) != count)
+        throw std::invalid_argument("there must be a time for each delay, and whether it is wanted");
+    nb::gil_scoped_release release;
+    for (size_t i = 0; i < count; i++) {
+        double weight = given ? static_cast<double>(given[i]) : 1;
+
+        if (wanted.data()[i])
+            slots.add(times_ns.data()[i], weight, weight * static_cast<double>(delays_ns.data()[i]));
+    }
+}
+
+/* Make slots of time cover a stretch of it; at least as long as 2^bits ns. */
+void reach(Room<s64> place, Room<double> counts, Room<double> sums, s64 begin_ns, s64 end_ns, s64 bits)
+{
+    Slots slots(place, counts, sums);
+
+    if (bits > 62 || begin_ns > end_ns)
+        throw std::invalid_argument("these are no slots of time");
+    slots.reach(begin_ns, end_ns);
+    while (place.data()[Slots::BITS] < bits)
+        slots.fold();
+}
+
+/* Add a distribution to one that has every bin. */
+void merge_delays(Room<u64> into, const std::optional<Column<s64>> &bins, const Column<u64> &weights, const Column<u64> &squares,
+    const Column<u64> &sums)
+{
+    BinsOf bin = bins_of(bins, weights);
+    Distribution *mine = reinterpret_cast<Distribution *>(into.data());
+    wl_sums more;
+
+    if (into.shape(0) != distribution_words || squares.shape(0) != weights.shape(0) || sums.shape(0) * sizeof(u64) != sizeof more)
+        throw std::invalid_argument("these are no distributions");
+    std::memcpy(&more, sums.data(), sizeof more);
+    if (!more.samples)
+        return;
+    for (size_t i = 0; i < weights.shape(0); i++)
+        if (weights.data()[i]) { /* untouched memory of a distribution costs nothing */
+            s64 place = bin[i];
+
+            if (place < 0 || place >= WL_BINS)
+                throw std::invalid_argument("there is no such bin");
+            mine->weights[place] += weights.data()[i];
+            mine->squares[place] += squares.data()[i];
+        }
+    wl_sums &sum = mine->sums;
+    sum.min_ns = sum.samples ? std::min(sum.min_ns, more.min_ns) : more.min_ns;
+    sum.max_ns = std::max(sum.max_ns, more.max_ns);
+    sum.samples += more.samples;
+    sum.weight += more.weight;
+    for (auto [words, others] : {std::pair{sum.sum_ns, more.sum_ns}, {sum.sum_squares, more.sum_squares}}) {
+        words[0] += others[0];
+        words[1] += others[1] + (words[0] < others[0]);
+    }
+}
+
+/* Add words to others. */
+void add_words(Room<u64> into, const Column<u64> &words)
+{
+    if (words.shape(0) > into.shape(0))
+        throw std::invalid_argument("there are more words than places");
+    for (size_t i = 0; i < words.shape(0); i++)
+        if (words.data()[i]) /* untouched memory costs nothing */
+            into.data()[i] += words.data()[i];
+}
+
+/* Add slots of time to others. */
+void merge_slots(
+    Room<s64> place, Room<double> counts, Room<double> sums, Room<s64> others, Room<double> more_counts, Room<double> more_sums)
+{
+    Slots mine(place, counts, sums), more(others, more_counts, more_sums);
+    s64 bits = others.data()[Slots::BITS], first = others.data()[Slots::FIRST], last = others.data()[Slots::LAST];
+
+    if (last < first)
+        return;
+    mine.reach(first * (1ll << bits), (last + 1) * (1ll << bits) - 1);
+    while (place.data()[Slots::BITS] < bits)
+        mine.fold();
+    for (s64 number = first; number <= last; number++)
+        if (double count = more_counts.data()[number - first])
+            mine.add(number * (1ll << bits), count, more_sums.data()[number - first]);
+}
+
+} // namespace
+
+void add_delays(nb::module_ &m)
+{
+    m.attr("BINS") = WL_BINS;
+    m.attr("DISTRIBUTION_WORDS") = distribution_words;
+    m.attr("CROWDS") = WL_CROWDS;
+    m.attr("COARSE_BITS") = WL_COARSE_BITS;
+    m.def("crowd", &crowd, "weights"_a, "flow_key"_a, "rows"_a, "legs"_a, "delays_ns"_a, "of_each"_a.none(),
+        "Add delays, with their weights (default: 1), by leg, crowd of the connection and coarse bin.");
+    m.def("slot", &slot, "place"_a, "counts"_a, "sums"_a, "times_ns"_a, "wanted"_a, "delays_ns"_a, "of_each"_a.none(),
+        "Add delays that are wanted, with their weights (default: 1), by slot of time.");
+    m.def("reach", &reach, "place"_a, "counts"_a, "sums"_a, "begin_ns"_a, "end_ns"_a, "bits"_a,
+        "Make slots of time cover a stretch of it, and be at least as long as 2^bits ns.");
+    nb::class_<Tally>(m, "Tally", "Where delays of both legs are added up, in memory of Python.")
+        .def(nb::init<Room<u64>, Room<u64>, Room<s64>, Room<double>, Room<double>, Room<s64>, Room<double>, Room<double>>(),
+            "memory"_a, "crowds"_a, "server"_a, "server_counts"_a, "server_sums"_a, "client"_a, "client_counts"_a, "client_sums"_a);
+    m.def("distribute", &distribute, "memory"_a, "delays_ns"_a, "of_each"_a.none(), "legs"_a.none(),
+        "Add delays, with their weights (default: 1), to a distribution, or to that of their leg.");
+    m.def("words", &zeros<u64>, "count"_a, "Zeros, in memory that costs nothing until it is used.");
+    m.def("floats", &zeros<double>, "count"_a, "The same for floats.");
+    m.def("merge_delays", &merge_delays, "into"_a, "bins"_a.none(), "weights"_a, "squares"_a, "sums"_a,
+        "Add a distribution to one that has every bin.");
+    m.def("add_words", &add_words, "into"_a, "words"_a, "Add words to the first ones of others.");
+    m.def("merge_slots", &merge_slots, "place"_a, "counts"_a, "sums"_a, "others"_a, "more_counts"_a, "more_sums"_a,
+        "Add slots of time to others.");
+}
