@@ -28,9 +28,9 @@ from wirelag.ebpf.pirate import KernelPirate
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.pirate import Pirate
-from wirelag.packets.batch import PacketId
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Delimiters
+from wirelag.packets.packet_id import PacketId
 
 REPEAT, ROUNDS, FLOWS = 1_000_000, 5, 1000
 LONG_NS = 10**15

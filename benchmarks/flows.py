@@ -112,7 +112,7 @@ _OBSERVE_AND_CUT = """
 import re, sys
 sys.path.insert(0, sys.argv[1])
 from flows import RLI, columns, observed
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 def private():
     fields = dict(re.findall(r"(\\w+):\\s+(\\d+) kB", open("/proc/self/status").read()))
     return int(fields["VmHWM"]) - int(fields["RssFile"])

@@ -39,7 +39,7 @@ from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.sqlite_check import checksum
 from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, SECOND_NS
 from wirelag.collector.tally import Tally
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.results import Rank
 
 DAYS, POINTS, KINDS, TIMES = 30, 600, 600, 5

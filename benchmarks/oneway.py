@@ -10,7 +10,7 @@ from wirelag import _kernels
 from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.estimators.rda import Rda
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 
 LDA = Lda(512, (0, 7))
 PACKETS = 2_000_000

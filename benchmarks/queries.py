@@ -26,7 +26,7 @@ from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, Retention, rows_in
 from wirelag.collector.tally import Tally
 from wirelag.collector.thinning import thinned
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.results import Rank
 
 POINTS = 600

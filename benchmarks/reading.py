@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from wirelag.capture.pcap import CaptureFile
-from wirelag.packets.batch import PacketId
+from wirelag.packets.packet_id import PacketId
 
 
 def read_columns(path: Path, ids: bool) -> int:

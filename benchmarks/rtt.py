@@ -7,7 +7,7 @@ from pathlib import Path
 from wirelag.capture.pcap import CaptureFile
 from wirelag.estimators.fridge import Fridge, FridgeMeter
 from wirelag.estimators.match import Match, MatchMeter
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.synopses.samples import Samples
 
 FRIDGE = Fridge(("tcp",), slots=(1 << 16,), probabilities=(1.0,))

@@ -25,7 +25,7 @@ from wirelag.collector.block import ROWS
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.store import SECOND_NS, is_postgres
 from wirelag.collector.tally import Tally
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.results import Rank
 
 SEGMENTS = 10

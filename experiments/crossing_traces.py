@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.packets.batch import COLUMNS, PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.stats.moments import bound_ns
 from wirelag.synopses.crossing import Crossing
 

@@ -28,7 +28,7 @@ from wirelag.collector.sqlite_check import checksum
 from wirelag.collector.sqlite_file import UNCHECKED
 from wirelag.collector.store import DAY_NS, SECOND_NS, Retention
 from wirelag.collector.tally import Tally
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.results import Rank
 
 SEGMENTS = 128

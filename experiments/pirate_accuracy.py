@@ -30,7 +30,7 @@ from lab.score import CLOSE, errors
 from lab.servers import Httpd, Memcached
 from wirelag.capture.files import Capture
 from wirelag.estimators.pairs import Pairs
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 
 SHARES = (0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)
 NAMES = tuple(f"{100 * share:g}%" for share in SHARES)

@@ -19,7 +19,7 @@ from wirelag.errors import WirelagError
 from wirelag.estimators.pairs import Pairs
 from wirelag.estimators.pirate import Pirate
 from wirelag.packets.filters import Filter
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.packets.roles import Roles
 from wirelag.synopses.epochs import Epochs
 from wirelag.synopses.request_response import Exchanges

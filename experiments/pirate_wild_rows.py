@@ -22,7 +22,8 @@ from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Method, Pirate
 from wirelag.measure.response_heard import ResponseSettings
 from wirelag.measure.response_method import ResponseMeter
-from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag, to_address
+from wirelag.packets.address import to_address
+from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
 from wirelag.packets.roles import Roles, ahead
 from wirelag.synopses.epochs import METHODS, REASONS, Epochs, ends_text
 from wirelag.synopses.request_response import FLAGS, NOT_SINGLE, Exchanges

@@ -21,7 +21,7 @@ from wirelag import _kernels
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.stats.row_sums import Rows
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing

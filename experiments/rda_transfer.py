@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from traces import arguments, show
 
 from wirelag.estimators.rda import Rda
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import Message, decode, encode
 from wirelag.protocol.reconcile import answer_symbols
 from wirelag.protocol.terms import Terms

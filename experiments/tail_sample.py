@@ -10,7 +10,7 @@ import numpy as np
 from crossing_traces import NORMAL_MEDIAN, WEIBULL, Packets, arriving, percent, weibull_ns
 from traces import arguments, show
 
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.synopses.cache import CacheMeter
 from wirelag.synopses.delay_sample import DelaySample
 

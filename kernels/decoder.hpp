@@ -4,6 +4,8 @@
 #define WIRELAG_DECODER_HPP
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include "connection_sums.hpp"
 #include "flow_words.hpp"
@@ -124,8 +126,17 @@ class Decoder {
      * the next packet is at `until_ns` or later. */
     std::tuple<size_t, int, u64, bool> proceed(Reader &reader);
 
-    /* Write the rows of the slowest samples into `memory`; the data lies at byte `base` of the file. Returns how many there are. */
-    size_t write_slowest(Reader &reader, u64 base, const Memory &memory, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind);
+    /* A slow sample: its delay, the time and the number of its response, the endpoints of that (source, destination, ports and
+     * protocol), and the leg. */
+    struct Slow {
+        s64 delay_ns, time_ns;
+        u64 number;
+        std::array<u64, 5> ends;
+        u8 leg;
+    };
+
+    /* The slowest samples of the block, in the order of the file. */
+    std::vector<Slow> slowest(Reader &reader) const;
 
     /* What is kept of a sample. A response comes from the side that the delay is to. */
     Kept keep(const wl_seen &packet, const wl_sample &sample)
@@ -148,7 +159,7 @@ class Decoder {
 
     /* Take in the words of these, for groups that are told apart by the first ones. Then all samples have their groups. Returns the
      * times of the first and the last one. */
-    std::pair<s64, s64> gather(const Column<u64> &found, u32 key_words);
+    std::pair<s64, s64> gather(const std::optional<Column<u64>> &found, u32 key_words);
 
     /* What the samples are added to: any of these, or none. A timeline: one distribution for each leg. */
     struct Into {
@@ -250,6 +261,7 @@ class Decoder {
     std::vector<InOrder> orders;
     Gathered all;
     size_t count = 0; /* of all */
+    size_t most = 0;  /* of the slowest */
     Bytes data;
     const u8 *at = nullptr;
 };

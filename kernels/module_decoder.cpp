@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cerrno>
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
 #include "decoder.hpp"
@@ -26,6 +27,7 @@ u64 Decoder::decode(Reader &reader, const Bytes &block, size_t start, size_t sto
         samples.clear();
     for (size_t shard = 0; shard < shards; shard++)
         known[shard].begin(width + 1);
+    most = asked.most;
     for (Slowest &one : by_thread)
         one.begin(asked.most, asked.legs, asked.least_ns);
     nb::gil_scoped_release release;
@@ -45,33 +47,34 @@ std::tuple<size_t, int, u64, bool> Decoder::proceed(Reader &reader)
     return {at - data.data(), status, needed, step == WL_STEP_PACKET};
 }
 
-size_t Decoder::write_slowest(Reader &reader, u64 base, const Memory &memory, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind)
+std::vector<Decoder::Slow> Decoder::slowest(Reader &reader) const
 {
-    size_t room = std::min({delay_ns.shape(0), leg.shape(0), kind.shape(0), batch_rows});
-    std::vector<Columns *> batches = {columns_in(memory)};
     std::vector<Slowest::Slow> all;
+    std::vector<Slow> found;
 
     if (!at)
         throw std::invalid_argument("nothing was decoded");
     nb::gil_scoped_release release;
     for (const Slowest &one : by_thread)
         all.insert(all.end(), one.slow.begin(), one.slow.end());
-    if (all.size() > room)
-        Slowest::keep(all, room);
+    if (all.size() > most)
+        Slowest::keep(all, most);
     std::sort(all.begin(), all.end(), [](const auto &a, const auto &b) { return a.place < b.place; });
-    for (size_t i = 0; i < all.size(); i++) {
-        delay_ns.data()[i] = all[i].delay_ns;
-        leg.data()[i] = all[i].leg;
-        kind.data()[i] = all[i].kind;
-    }
     for (size_t part = 0, first = 0, next; part < parts.size(); part++, first = next) {
         const u8 *end = parts.records(part).second;
 
         for (next = first; next < all.size() && data.data() + all[next].place < end; next++)
             ;
-        parts.write(part, reader, data.data(), base, all.data() + first, next - first, batches, first);
+        parts.again(part, reader, data.data(), all.data() + first, next - first,
+            [&](const wl_row &row, const wl_record &record, u64 number) {
+                const Slowest::Slow &one = all[found.size()];
+                u64 ports = static_cast<u64>(row.src_port) << 32 | static_cast<u64>(row.dst_port) << 16 | row.protocol;
+
+                found.push_back(
+                    {one.delay_ns, record.time_ns, number, {row.src_high, row.src_low, row.dst_high, row.dst_low, ports}, one.leg});
+            });
     }
-    return all.size();
+    return found;
 }
 
 void Decoder::put_in_order(unsigned part)
@@ -129,9 +132,9 @@ void Decoder::write_fresh(Reader &reader, const std::vector<Memory> &memory, Roo
     }
 }
 
-std::pair<s64, s64> Decoder::gather(const Column<u64> &found, u32 key_words)
+std::pair<s64, s64> Decoder::gather(const std::optional<Column<u64>> &found, u32 key_words)
 {
-    const u64 *next = found.data(), *end = next + found.shape(0);
+    const u64 *next = found ? found->data() : nullptr, *end = found ? next + found->shape(0) : nullptr;
 
     if (key_words > width)
         throw std::invalid_argument("a key is a part of the words");
@@ -313,26 +316,40 @@ void add_decoder(nb::module_ &m)
             "work"_a, "Do what is left of a work.")
         .def("proceed", &Decoder::proceed, "reader"_a,
             "Take in what ended the decoding. Returns (stopped at, status, size of the next record, whether until_ns was reached).")
-        .def("write_slowest", &Decoder::write_slowest, "reader"_a, "base"_a, "memory"_a, "delay_ns"_a, "leg"_a, "kind"_a,
-            "Fill a batch with the slowest samples. Returns how many there are.")
+        .def(
+            "slowest",
+            [](const Decoder &decoder, Reader &reader) {
+                nb::list found;
+
+                for (const Decoder::Slow &one : decoder.slowest(reader)) {
+                    auto [from, from_low, to, to_low, ports] = one.ends;
+                    found.append(nb::make_tuple(
+                        one.delay_ns, one.time_ns, one.number, nb::make_tuple(from, from_low, to, to_low, ports), one.leg));
+                }
+                return found;
+            },
+            "reader"_a,
+            "The slowest samples, in the order of the file: delay, time and number of the response, its endpoints in five words, "
+            "leg.")
         .def(
             "put_in_order", [](Decoder &decoder) { return decoder.put_in_order(); },
             "Put the samples that were kept into the order of the file. Returns how many there are, and the groups of how many are "
             "not known.")
         .def("write_fresh", &Decoder::write_fresh, "reader"_a, "memory"_a, "leg"_a,
             "Fill batches with the rows of samples whose groups are not known, without number and offset, and their legs.")
-        .def("gather", &Decoder::gather, "found"_a, "key_words"_a,
+        .def("gather", &Decoder::gather, "found"_a.none(), "key_words"_a,
             "Take in the words of these groups, of which the first ones are the key. Returns the times of the first and the last "
             "sample.")
         .def(
             "add_up",
-            [](Decoder &decoder, Groups *groups, GroupTimes *times, u32 legs, ConnectionSums *connections, Room<u64> timeline) {
-                if (timeline.shape(0) && timeline.shape(0) != 2 * distribution_words)
+            [](Decoder &decoder, Groups *groups, GroupTimes *times, u32 legs, ConnectionSums *connections,
+                const std::optional<Room<u64>> &timeline) {
+                if (timeline && timeline->shape(0) != 2 * distribution_words)
                     throw std::invalid_argument("a timeline has two distributions");
-                decoder.add_up({groups, times, legs, connections,
-                    timeline.shape(0) ? reinterpret_cast<Distribution *>(timeline.data()) : nullptr});
+                decoder.add_up(
+                    {groups, times, legs, connections, timeline ? reinterpret_cast<Distribution *>(timeline->data()) : nullptr});
             },
-            "groups"_a.none(), "times"_a.none(), "legs"_a, "connections"_a.none(), "timeline"_a,
+            "groups"_a.none(), "times"_a.none(), "legs"_a, "connections"_a.none(), "timeline"_a.none(),
             "Add all samples, in the order of the file; those of these legs to the times of groups.")
         .def("write_samples", &Decoder::write_samples, "time_ns"_a, "delay_ns"_a, "leg"_a, "Fill in all samples.")
         .def_prop_ro(

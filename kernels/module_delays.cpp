@@ -12,15 +12,24 @@ using namespace nb::literals;
 
 namespace {
 
-template <typename T> using Zeros = nb::ndarray<nb::memview, T, nb::ndim<1>>;
+template <typename T> using View = nb::ndarray<nb::memview, T, nb::ndim<1>>;
 
 /* Zeros that cost nothing until they are used, for Python. */
-template <typename T> Zeros<T> zeros(size_t count)
+template <typename T> View<T> zeros(size_t count)
 {
     T *values = zeroed<T>(count).release();
     nb::capsule owner(values, [](void *given) noexcept { std::free(given); });
 
-    return Zeros<T>(values, {count}, owner);
+    return View<T>(values, {count}, owner);
+}
+
+/* Bytes of any value, in large pages if there are many. */
+View<u8> octets(size_t count)
+{
+    u8 *values = lines<u8>(count).release();
+    nb::capsule owner(values, [](void *given) noexcept { std::free(given); });
+
+    return View<u8>(values, {count}, owner);
 }
 
 using Weights = std::optional<Column<s64>>;
@@ -186,6 +195,7 @@ void add_delays(nb::module_ &m)
         "Add delays, with their weights (default: 1), to a distribution, or to that of their leg.");
     m.def("words", &zeros<u64>, "count"_a, "Zeros, in memory that costs nothing until it is used.");
     m.def("floats", &zeros<double>, "count"_a, "The same for floats.");
+    m.def("octets", &octets, "count"_a, "Bytes of any value.");
     m.def("merge_delays", &merge_delays, "into"_a, "bins"_a.none(), "weights"_a, "squares"_a, "sums"_a,
         "Add a distribution to one that has every bin.");
     m.def("add_words", &add_words, "into"_a, "words"_a, "Add words to the first ones of others.");

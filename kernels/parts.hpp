@@ -78,11 +78,10 @@ class Parts {
         return {parts[part].at, parts[part].end};
     }
 
-    /* Decode some records of a part once more, by their places in ascending order, into rows of batches, from this row on. Nothing
-     * of the reader changes, so that the next block may be decoded meanwhile. */
-    template <typename Place>
-    void write(unsigned part, Reader &reader, const u8 *begin, u64 base, const Place *places, size_t count,
-        const std::vector<Columns *> &batches, size_t row) const
+    /* Decode some records of a part once more, by their places in ascending order; `take` gets the row, the record and the number
+     * of each. Nothing of the reader changes, so that the next block may be decoded meanwhile. */
+    template <typename Place, typename Take>
+    void again(unsigned part, Reader &reader, const u8 *begin, const Place *places, size_t count, const Take &take) const
     {
         Frames::Counts counts = {};
         wl_file reading = before;
@@ -98,13 +97,10 @@ class Parts {
                 continue;
             const Reader::Interface &interface = reader.interfaces[record.interface];
 
-            reader.frames.wanted(record, interface.description.link, counts, interface.program, [&](const wl_row &found) {
-                batches[row / batch_rows]->write(
-                    row % batch_rows, found, record, number, base + static_cast<u64>(record.frame - begin));
-            });
+            reader.frames.wanted(record, interface.description.link, counts, interface.program,
+                [&](const wl_row &found) { take(found, record, number); });
             places++;
             count--;
-            row++;
         }
     }
 

@@ -24,7 +24,7 @@ from lab.network import CLIENT_ADDRESS, FIRST_SERVER, Network
 from lab.processes import PATIENCE_S, ROOT, Process
 from lab.wire import Direction, Wire
 from wirelag.capture.files import Capture
-from wirelag.packets.batch import PacketId
+from wirelag.packets.packet_id import PacketId
 from wirelag.synopses.cache import join
 
 SERVER_ADDRESS = f"10.5.0.{FIRST_SERVER}"

@@ -23,7 +23,8 @@ from lab.network import PROMPT, Network
 from lab.processes import PATIENCE_S, Process, program
 from wirelag.capture.files import Capture
 from wirelag.collector.sqlite import SqliteStore
-from wirelag.packets.batch import PacketBatch, PacketId
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.packet_id import PacketId
 from wirelag.synopses.cache import join
 
 CLIENT, SERVER, TARGET = "10.1.0.1", "10.2.0.2", "10.9.0.1"

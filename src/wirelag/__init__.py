@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from wirelag.measure.result import Entry, Result
     from wirelag.measure.rtt import rtt
     from wirelag.measure.telemetry import telemetry
-    from wirelag.packets.batch import Flag, Kind, PacketBatch, PacketId
+    from wirelag.packets.batch import Flag, Kind, PacketBatch
     from wirelag.packets.filters import Filter
+    from wirelag.packets.packet_id import PacketId
     from wirelag.report import Report
     from wirelag.sim.scenario import Scenario
     from wirelag.sim.simulation import simulate
@@ -79,7 +80,7 @@ _HOMES = {
     "Match": "estimators.match",
     "Meter": "estimators.protocol",
     "PacketBatch": "packets.batch",
-    "PacketId": "packets.batch",
+    "PacketId": "packets.packet_id",
     "Pairs": "estimators.pairs",
     "Pirate": "estimators.pirate",
     "Rda": "estimators.rda",
@@ -149,7 +150,7 @@ def read(
     """
     from wirelag.capture.files import Capture
     from wirelag.capture.source import each_of, list_files
-    from wirelag.packets.batch import PacketId
+    from wirelag.packets.packet_id import PacketId
     from wirelag.units import one_of
 
     one_of(order, ("time", "given"), "order")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 
 QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")  # that reports have
 ROUNDING: Final = 0.01  # of a delay: intervals are made of delays that are stored within 0.8%

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection
-from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from wirelag.errors import SettingError
 
-Duration: TypeAlias = str | timedelta | int
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+Duration: TypeAlias = "str | timedelta | int"
 """A duration as Python code may give it: text with a unit ("10s"), a timedelta, or whole ns."""
 Size: TypeAlias = str | int
 """A size as Python code may give it: text with a unit ("64KiB"), or bytes."""
@@ -87,16 +89,19 @@ def parse_duration_ns(text: str) -> int:
 def to_ns(duration: Duration) -> int:
     """A duration in any of its forms as integer ns.
 
+    >>> from datetime import timedelta
     >>> to_ns(timedelta(milliseconds=500))
     500000000
     """
-    if isinstance(duration, timedelta):
-        return duration // timedelta(microseconds=1) * 1000
+    if isinstance(duration, str):
+        return parse_duration_ns(duration)
     if isinstance(duration, int) and not isinstance(duration, bool):
         return duration
-    if not isinstance(duration, str):
-        raise ValueError(f"{duration!r} is not a duration: give text with a unit (10s), a timedelta, or whole ns")
-    return parse_duration_ns(duration)
+    from datetime import timedelta
+
+    if isinstance(duration, timedelta):
+        return duration // timedelta(microseconds=1) * 1000
+    raise ValueError(f"{duration!r} is not a duration: give text with a unit (10s), a timedelta, or whole ns")
 
 
 def parse_size(text: str) -> int:
@@ -219,6 +224,8 @@ def format_time(time_ns: int) -> str:
     >>> format_time(1_714_564_800_250_000_000)
     '2024-05-01 12:00:00.250'
     """
+    from datetime import UTC, datetime
+
     try:
         text = datetime.fromtimestamp(time_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):

@@ -25,7 +25,8 @@ from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.intervals import Delimiters, Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import Delimiters
 from wirelag.protocol.messages import ClockReading, Message, Seen, decode
 from wirelag.protocol.terms import Terms, asked, cut_of
 from wirelag.synopses.cache import Cached

@@ -19,7 +19,8 @@ from tests.support.in_kernel import IN_KERNEL
 from tests.support.in_lab import IN_LAB
 from tests.support.live_system import PORT, recorded
 from wirelag.capture.files import Capture
-from wirelag.packets.batch import PacketBatch, PacketId
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.packet_id import PacketId
 from wirelag.protocol.messages import Message
 from wirelag.protocol.results import Ends, Result
 from wirelag.protocol.session import Rounds

@@ -20,7 +20,7 @@ from tests.support.in_lab import IN_LAB
 from tests.support.waiting import until
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import ClockReading, Message
 from wirelag.protocol.reconcile import Reconciling
 from wirelag.synopses.symbols import SymbolSynopsis

@@ -24,8 +24,9 @@ from wirelag.agent.msets import FOREVER_NS, Cutters, m_set_of
 from wirelag.agent.references import Emitter
 from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.errors import WirelagError
-from wirelag.packets.batch import PacketBatch, PacketId
-from wirelag.packets.intervals import Interval
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.interval import Interval
+from wirelag.packets.packet_id import PacketId
 from wirelag.packets.stamp import payload
 from wirelag.protocol.messages import Message, decode, encode
 

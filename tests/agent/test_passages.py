@@ -19,7 +19,8 @@ from wirelag.agent.passages import (
     segment_of,
 )
 from wirelag.network.segments import EDGE, parse_segment
-from wirelag.packets.batch import Address, PacketBatch
+from wirelag.packets.address import Address
+from wirelag.packets.batch import PacketBatch
 
 A, C, D, HOST, TUNNEL = 2, 3, 4, 5, 9  # interfaces
 PORTS = {A: "A", C: "C", D: "D", HOST: EDGE}

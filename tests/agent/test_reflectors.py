@@ -31,7 +31,7 @@ from wirelag.collector.waterfall import waterfall
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda
 from wirelag.network.topology import Link, Topology
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.packets.stamp import UNSYNCHRONISED_PTP, error_estimate
 from wirelag.packets.stamp_session import Reply
 from wirelag.protocol.inside import ROUND_TRIP

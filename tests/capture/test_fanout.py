@@ -26,8 +26,9 @@ from tests.support.in_lab import IN_LAB
 from wirelag.capture.fanout import Fanout, over_cores
 from wirelag.capture.live import Live, by_clock
 from wirelag.estimators.match import Match
-from wirelag.packets.batch import PacketBatch, PacketId
-from wirelag.packets.intervals import Interval
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.interval import Interval
+from wirelag.packets.packet_id import PacketId
 
 MS, S = 10**6, 10**9
 ALL_TIME = Interval(0, 2**62)

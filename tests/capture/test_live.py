@@ -32,9 +32,10 @@ from wirelag.capture.files import Capture
 from wirelag.capture.live import FEW, Live, LiveStatistics, Replay, by_clock
 from wirelag.capture.ring import open_ring
 from wirelag.errors import WirelagError
-from wirelag.packets.batch import COLUMNS, Flag, PacketBatch, PacketId
+from wirelag.packets.batch import COLUMNS, Flag, PacketBatch
 from wirelag.packets.filters import Filter
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.packet_id import PacketId
 
 MS, S = 10**6, 10**9
 OPENED: list[Live | socket.socket] = []  # by a test; closed after it

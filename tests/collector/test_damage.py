@@ -23,7 +23,7 @@ from wirelag.collector.store import MINUTE_NS, SECOND_NS
 from wirelag.collector.tally import Tally
 from wirelag.collector.upkeep import Upkeep
 from wirelag.errors import WirelagError
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.results import Rank
 
 

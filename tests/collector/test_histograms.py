@@ -8,7 +8,7 @@ from wirelag.collector.last_minute import LastMinute
 from wirelag.collector.metrics import Metrics
 from wirelag.collector.store import SECOND_NS
 from wirelag.collector.tally import Tally
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.stats.distribution import MIDDLES_NS
 from wirelag.stats.exponential import LOWEST, PER_DOUBLING, ZERO_S, Exponential
 

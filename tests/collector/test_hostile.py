@@ -30,7 +30,7 @@ from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.sqlite_file import UNCHECKED
 from wirelag.collector.store import MINUTE_NS
 from wirelag.estimators.lda import Lda
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import Message, decode, encode
 from wirelag.protocol.results import Ends
 from wirelag.protocol.session import IDLE_NS, LINGER_NS, MOST_NAMED, Rounds

@@ -27,7 +27,7 @@ from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Retention
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import encode
 from wirelag.protocol.results import Rank
 

@@ -15,7 +15,7 @@ from wirelag.collector.loop import Collector
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, Retention
 from wirelag.estimators.lda import Lda
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import encode
 from wirelag.protocol.results import Ends
 from wirelag.protocol.session import Rounds

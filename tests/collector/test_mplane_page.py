@@ -12,7 +12,7 @@ from tests.support.collector_process import Running
 from tests.support.m_sets import agents, config_of, post, write_network
 from tests.support.places import SIX_ROUTERS
 from wirelag.network.topology import read_topology
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.inside import ONE_CLOCK, message_of
 from wirelag.protocol.loss import Loss
 from wirelag.protocol.messages import Seen, encode

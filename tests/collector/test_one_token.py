@@ -27,7 +27,8 @@ from wirelag.collector.sqlite import SqliteStore
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.estimators.rli import Rli
-from wirelag.packets.intervals import Delimiters, Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import Delimiters
 from wirelag.protocol.messages import ClockReading, Message, Seen, encode
 from wirelag.protocol.results import Ends
 from wirelag.protocol.session import MOST_NAMED, PROMPT_NS, Rounds

@@ -19,7 +19,7 @@ from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.store import MINUTE_NS, Kept
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.results import Ends, Rank
 from wirelag.protocol.session import Rounds
 

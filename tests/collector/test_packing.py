@@ -21,7 +21,7 @@ from wirelag.collector.sqlite_check import checksum
 from wirelag.collector.sqlite_file import VERSION
 from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, SECOND_NS, Retention
 from wirelag.collector.tally import Tally
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.results import Rank
 
 FIRST = range(0, ROWS, 5)  # seconds of the block that is packed,

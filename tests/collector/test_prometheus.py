@@ -31,7 +31,7 @@ from tests.support.effort import ALONE
 from tests.support.places import ROOT
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_S, until
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import Message
 
 DEPLOY = ROOT / "deploy"

@@ -25,7 +25,7 @@ from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Retention
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import ClockReading
 from wirelag.protocol.results import Rank
 

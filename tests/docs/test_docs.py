@@ -50,7 +50,7 @@ def test_examples_in_docstrings(name: str) -> None:
 
 
 def test_required_modules_have_examples() -> None:
-    for name in ("units", "packets.filters", "packets.batch"):
+    for name in ("units", "packets.filters", "packets.address"):
         assert doctest.testmod(importlib.import_module(f"wirelag.{name}")).attempted > 0
 
 

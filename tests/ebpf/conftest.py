@@ -10,7 +10,7 @@ from tests.support.balancer_program import make
 from wirelag.ebpf.dataplane import UnavailableError
 from wirelag.ebpf.lda import KernelLda
 from wirelag.estimators.lda import Lda
-from wirelag.packets.batch import PacketId
+from wirelag.packets.packet_id import PacketId
 
 __all__ = ["make"]
 

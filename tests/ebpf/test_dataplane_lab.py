@@ -28,8 +28,8 @@ from wirelag.errors import WirelagError
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.lda import Lda
 from wirelag.packets.addresses import Direction
-from wirelag.packets.batch import PacketId
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.packet_id import PacketId
 
 XDP_DROP, XDP_PASS = 1, 2
 LEFT, RIGHT = "10.78.0.1", "10.78.0.2"

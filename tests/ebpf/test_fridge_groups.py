@@ -24,7 +24,8 @@ from wirelag.estimators.fridge import Fridge
 from wirelag.measure.groups import Groups
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.filters import Filter
-from wirelag.packets.intervals import Interval, split
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import split
 from wirelag.synopses.group_delays import GroupDelays
 from wirelag.synopses.samples import LEGS
 

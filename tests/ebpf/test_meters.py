@@ -34,8 +34,8 @@ from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.estimators.matchers import matcher_bits
 from wirelag.estimators.protocol import Meter
 from wirelag.packets.addresses import Direction
-from wirelag.packets.batch import PacketId
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.packet_id import PacketId
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.random_groups import RandomGroups
 from wirelag.synopses.samples import Samples

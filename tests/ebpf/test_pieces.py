@@ -22,8 +22,8 @@ from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda
 from wirelag.measure.marking_kernel import KernelBlocks
 from wirelag.packets.addresses import Direction
-from wirelag.packets.batch import PacketId
 from wirelag.packets.intervals import Delimiters, control_payload
+from wirelag.packets.packet_id import PacketId
 from wirelag.protocol.terms import Terms
 from wirelag.twopoint.marking import Block
 from wirelag.twopoint.spans import ALL

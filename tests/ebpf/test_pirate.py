@@ -48,7 +48,7 @@ from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Method, Pirate
 from wirelag.estimators.pirate_confidence import judged
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.packets.roles import Server
 from wirelag.synopses.epochs import EPOCH, METHODS, Epochs
 

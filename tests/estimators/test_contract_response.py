@@ -14,7 +14,7 @@ from tests.support.places import DATA
 from wirelag.estimators.pairs import Pairs
 from wirelag.estimators.pirate import Pirate
 from wirelag.packets.batch import COLUMNS, PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.packets.roles import Roles
 from wirelag.synopses.epochs import METHODS
 

@@ -16,7 +16,7 @@ from wirelag import _kernels
 from wirelag.estimators.finecomb import Finecomb, FinecombSynopsis
 from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.synopses.crossing import Crossing
 
 Words = npt.NDArray[np.uint64]

@@ -29,7 +29,8 @@ from wirelag.estimators.fridge import (
     union_weights,
 )
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
-from wirelag.packets.intervals import Interval, split
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import split
 from wirelag.stats.distribution import Distribution
 from wirelag.synopses.samples import Samples
 

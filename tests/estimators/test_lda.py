@@ -16,7 +16,8 @@ import pytest
 import wirelag
 from tests.support.lda_traces import SECOND_NS, Times, Trace, batch, per_second, weibull_ns
 from wirelag.estimators.lda import Lda, tuned
-from wirelag.packets.intervals import Delimiters, Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import Delimiters
 from wirelag.stats.moments import bound_ns
 from wirelag.synopses.crossing import Crossing
 from wirelag.twopoint.spans import Span, cuts, spans_between

@@ -20,7 +20,7 @@ from tests.support.two_points import EPOCH_NS
 from wirelag import _kernels
 from wirelag.estimators.rda import Ask, Rda
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.synopses.buckets import less
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing

@@ -9,7 +9,7 @@ import pytest
 
 from wirelag.estimators.rli import LEARNING, Rli
 from wirelag.packets.batch import COLUMNS, PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.stats.queue_drain import FEWEST_REFERENCES, Drain, learn_drain, serialises
 from wirelag.synopses.flows import COLUMN, Flows

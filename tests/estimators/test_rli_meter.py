@@ -27,7 +27,7 @@ from wirelag.measure.flow_references import Meters
 from wirelag.measure.flow_rows import Choice, _as_one, flow_rows
 from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.filters import Filter
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.sim.queue import QueueScenario, QueueSimulation, run
 from wirelag.stats.queue_drain import learn_drain
 from wirelag.synopses.flows import COLUMN, SHOWN, Flows, added

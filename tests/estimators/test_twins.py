@@ -26,7 +26,7 @@ from wirelag.estimators.lda import Lda, LdaSynopsis, tuned
 from wirelag.estimators.protocol import Meter
 from wirelag.estimators.rda import Rda, cells, copies_of
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.stats.moments import bound_ns
 from wirelag.stats.row_sums import Rows
 from wirelag.synopses.buckets import less

@@ -17,7 +17,8 @@ from tests.support.captures import ethernet, ipv4, ipv6, tcp, timestamps, udp
 from tests.support.effort import FULL
 from wirelag import _kernels
 from wirelag.capture.pcap import CaptureFile
-from wirelag.packets.batch import Flag, PacketBatch, PacketId
+from wirelag.packets.batch import Flag, PacketBatch
+from wirelag.packets.packet_id import PacketId
 
 SIGMAS = 6
 PAYLOAD = bytes(range(40))

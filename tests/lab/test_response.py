@@ -16,7 +16,7 @@ from lab.score import score
 from tests.support.in_lab import IN_LAB
 from wirelag.capture.files import Capture
 from wirelag.estimators.pairs import Pairs
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 
 pytestmark = IN_LAB
 SECONDS = 3.0

@@ -7,7 +7,7 @@ import pytest
 
 from wirelag.measure.live import BIN_BYTES, GROUP_BYTES, GroupPart, LiveGroups, LiveInterval, Sums
 from wirelag.packets.grouping import OTHER_KEY
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import wirelag
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
-from wirelag.packets.intervals import Interval, split
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import split
 from wirelag.report import Report
 
 

@@ -8,7 +8,7 @@ from tests.support.simulated_captures import write_simulation
 from wirelag import _kernels
 from wirelag.capture.files import Capture
 from wirelag.capture.pcap import CaptureFile
-from wirelag.packets.batch import PacketId
+from wirelag.packets.packet_id import PacketId
 from wirelag.sim import Scenario, simulate
 from wirelag.twopoint.sketch import Sighting
 

@@ -20,7 +20,7 @@ from wirelag import _kernels
 from wirelag.measure.response_heard import ResponseSettings
 from wirelag.measure.response_method import MOST_BATCHES, ResponseMeter
 from wirelag.packets.batch import Flag, Kind, PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.packets.roles import LOOK_AHEAD, MOST_SERVERS, Roles, Server, ahead
 
 A, B, C = b"\x0a\0\0\1", b"\x0a\0\0\2", b"\xc0\0\2\1"

@@ -26,7 +26,7 @@ from wirelag.network.msets import Referenced, Turning, referenced
 from wirelag.network.plan import Plan
 from wirelag.network.segments import Segment
 from wirelag.network.topology import Topology, read_topology
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import Message, decode
 from wirelag.settings import read_toml
 from wirelag.transport.http import FRAME

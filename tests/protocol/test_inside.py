@@ -9,7 +9,7 @@ import pytest
 from tests.support.two_points import EPOCH_NS, SECOND_NS
 from wirelag.collector.tally import Tally
 from wirelag.estimators.lda import Lda
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.inside import ONE_CLOCK, is_inside, message_of, result_of
 from wirelag.protocol.loss import Loss
 from wirelag.protocol.messages import Message, Seen, decode, encode

@@ -20,7 +20,8 @@ from wirelag.codec import split_fields
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.packets.intervals import Delimiters, Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import Delimiters
 from wirelag.protocol.dictionary import lengthen, shorten
 from wirelag.protocol.messages import (
     MOST_BYTES,

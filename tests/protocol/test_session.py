@@ -17,7 +17,8 @@ from tests.support.settled_rounds import ENDS, Talk, both, is_true, talk
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.packets.intervals import Delimiters, Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import Delimiters
 from wirelag.protocol.messages import ClockReading, Message, Seen
 from wirelag.protocol.results import Ask, Ends, Rank, Result
 from wirelag.protocol.session import ANSWER_NS, LINGER_NS, PROMPT_NS, SOON_NS, Rounds

@@ -21,9 +21,10 @@ from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.join import Join
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.packets.batch import PacketBatch, PacketId
+from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Delimiters
+from wirelag.packets.packet_id import PacketId
 from wirelag.protocol.terms import About, Terms, agree, answered, asked, cut_of, records_of
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing

@@ -18,7 +18,7 @@ from tests.support.html_pages import drawn as drawn_in
 from wirelag.estimators.rli import Rli
 from wirelag.measure.flow_rows import flow_rows
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.render.flows_page import _entry as entry
 from wirelag.render.html.charts import Scale
 from wirelag.render.html.flow_charts import MOST_POINTS, NAMED, SLOWEST, Points, drawn, over_time

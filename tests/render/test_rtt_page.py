@@ -36,7 +36,7 @@ from wirelag.estimators.match import Match
 from wirelag.estimators.matchers import MATCHERS
 from wirelag.measure.loop import cut
 from wirelag.measure.result import Entry
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.render.html.charts import over_time, quantiles_of, rounded
 from wirelag.render.html.frame import SCRIPTS
 from wirelag.render.html.page import Page, View, render

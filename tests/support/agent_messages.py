@@ -10,7 +10,7 @@ from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda, RdaSynopsis
 from wirelag.packets.batch import COLUMNS, PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import ClockReading, Message, Seen
 from wirelag.protocol.pairing import answer
 from wirelag.protocol.terms import Terms, records_of

@@ -13,7 +13,7 @@ from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.store import SECOND_NS
 from wirelag.collector.tally import Tally
 from wirelag.estimators.lda import Lda
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import encode
 from wirelag.protocol.results import Rank
 

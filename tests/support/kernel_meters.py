@@ -9,8 +9,10 @@ from tests.support.captures import capture_paths, damaged, packets, pcap, plain_
 from tests.support.kernel_frames import tcp
 from wirelag.capture.pcap import CaptureFile
 from wirelag.estimators.lda import LdaSynopsis
-from wirelag.packets.batch import PacketBatch, PacketId
-from wirelag.packets.intervals import Interval, split
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import split
+from wirelag.packets.packet_id import PacketId
 from wirelag.synopses.samples import LEGS, Samples
 
 Sent = tuple[int, bytes]  # a time and a frame

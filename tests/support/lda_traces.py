@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.packets.batch import COLUMNS, PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 
 Ids = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]

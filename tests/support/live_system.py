@@ -30,7 +30,8 @@ from tests.support import needs
 from tests.support.command import WIRELAG
 from tests.support.waiting import PATIENCE_S
 from wirelag.capture.files import Capture
-from wirelag.packets.batch import PacketBatch, PacketId
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.packet_id import PacketId
 
 SEGMENT = "client>server1"
 LENGTH_NS = 500 * 10**6

@@ -11,7 +11,7 @@ from tests.support.waiting import PATIENCE_S
 from wirelag.agent.config import Config
 from wirelag.agent.settings import SCHEMA
 from wirelag.network.topology import Topology
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import Message, encode
 from wirelag.transport.http import MEDIA_TYPE
 

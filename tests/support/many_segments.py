@@ -11,7 +11,7 @@ from tests.support.agent_messages import SECOND_NS
 from tests.support.stored_results import result
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.tally import Tally
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.results import Rank
 
 SITES = ("ams", "ber", "fra", "ham", "lon", "mil", "par", "prg", "vie", "zrh")

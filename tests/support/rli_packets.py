@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from wirelag.estimators.rli import Rli
 from wirelag.packets.batch import COLUMNS, Block, Kind, PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.packets.stamp import PAYLOAD_BYTES, PORT, PTP, STANDARD_BYTES, payloads
 from wirelag.sim.queue import QueueSimulation
 from wirelag.synopses.flows import Flows

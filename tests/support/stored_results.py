@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS
 from wirelag.collector.store import HOUR_NS
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.loss import Loss
 from wirelag.protocol.messages import ClockReading, Seen
 from wirelag.protocol.results import Rank, Result

@@ -15,7 +15,7 @@ from tests.support.places import ROOT
 from tests.support.ports import free_port as free_port
 from tests.support.waiting import PATIENCE_S
 from wirelag.estimators.lda import Lda
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import Message, decode, encode
 from wirelag.protocol.terms import Terms
 from wirelag.transport import Address, Inbox, Refused, Sender, Unreachable, sender

@@ -22,7 +22,7 @@ from tests.support.in_lab import IN_LAB
 from tests.support.transport_peers import run
 from tests.support.waiting import PATIENCE_S, until_soon
 from wirelag.errors import WirelagError
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import Message, encode
 from wirelag.transport import Address, Declined, Refused, Unreachable, sender
 from wirelag.transport.outbox import Outbox

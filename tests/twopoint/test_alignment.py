@@ -10,8 +10,9 @@ import wirelag
 from tests.support.simulated_captures import write_simulation
 from wirelag import _kernels
 from wirelag.errors import WirelagError
+from wirelag.packets.address import to_address
 from wirelag.packets.addresses import Direction
-from wirelag.packets.batch import COLUMNS, Flag, PacketBatch, to_address
+from wirelag.packets.batch import COLUMNS, Flag, PacketBatch
 from wirelag.sim import Scenario, Simulation, simulate
 from wirelag.stats.modes import explain_clusters
 from wirelag.twopoint import sketch

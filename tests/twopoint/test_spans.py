@@ -19,7 +19,8 @@ from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.grouping import Grouping
-from wirelag.packets.intervals import CONTROL_PORT, Delimiters, Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import CONTROL_PORT, Delimiters
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing
 from wirelag.twopoint.spans import ALL, PATIENCE_NS, Cut, Pair, Span, cuts, paired_by_delimiters, spans_between, total

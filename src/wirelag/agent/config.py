@@ -17,9 +17,9 @@ from wirelag.measure.groups import Groups
 from wirelag.measure.methods import GROUPS, Method
 from wirelag.network.segments import parse_segment
 from wirelag.packets.addresses import Direction
-from wirelag.packets.batch import PacketId
 from wirelag.packets.injection import Injection
 from wirelag.packets.injection import Kind as Policy
+from wirelag.packets.packet_id import PacketId
 from wirelag.protocol.terms import Terms
 from wirelag.settings import Settings
 from wirelag.transport import Address

@@ -26,7 +26,8 @@ from wirelag.estimators.rli import Rli, RliMeter
 from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.colours import Coloured, split_at_colours
 from wirelag.packets.grouping import OTHER
-from wirelag.packets.intervals import Delimiters, Interval, split, split_at_delimiters
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import Delimiters, split, split_at_delimiters
 from wirelag.packets.stamp import PORT
 from wirelag.protocol.messages import Seen
 from wirelag.protocol.terms import one_sided

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from wirelag.packets.intervals import Edge, Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import Edge
 from wirelag.twopoint.spans import Cut
 
 

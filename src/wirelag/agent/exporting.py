@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from wirelag.agent.cutting import CutPart
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.inside import result_of
 from wirelag.protocol.messages import Message
 from wirelag.synopses.crossing import Crossing

@@ -26,7 +26,7 @@ from wirelag.capture.routes import interfaces_by_address
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.injection import Injection
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.inside import message_of
 from wirelag.protocol.loss import Loss
 from wirelag.protocol.messages import Message, Seen, encode

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from wirelag.agent.cutting import CutPart
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import MOST_BYTES, Message, encode, terms_name
 from wirelag.protocol.pairing import MOST_BUCKETS, answer
 from wirelag.protocol.reconcile import MOST_SYMBOLS

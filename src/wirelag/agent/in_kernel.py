@@ -13,7 +13,7 @@ from wirelag.estimators.catalogue import between_points
 from wirelag.estimators.lda import Lda
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.settings import Settings
 from wirelag.twopoint.spans import ALL, Cut
 

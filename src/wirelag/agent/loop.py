@@ -40,7 +40,7 @@ from wirelag.capture.privileges import drop_privileges
 from wirelag.capture.ring import Clock
 from wirelag.ebpf.source import KernelSource
 from wirelag.errors import WirelagError
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import Message, Seen, decode, encode
 from wirelag.render.ipfix_stream import IpfixStream
 from wirelag.transport import Sender, sender

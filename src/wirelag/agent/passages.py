@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.network.forwarding import Passage, flows_of
-from wirelag.packets.batch import Address, PacketBatch, to_address
+from wirelag.packets.address import Address, to_address
+from wirelag.packets.batch import PacketBatch
 
 # Why a packet has no way.
 NO_ROUTE: Final = "no_route"  # it is for the router itself, or there is no route

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.packets.stamp import stated_error_ns
 from wirelag.packets.stamp_session import Reply
 from wirelag.protocol.inside import ROUND_TRIP, message_of

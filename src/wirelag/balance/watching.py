@@ -19,7 +19,7 @@ from wirelag.estimators.drive import drive
 from wirelag.estimators.pirate import Method, Pirate
 from wirelag.packets.batch import PacketBatch, TcpFlag
 from wirelag.packets.grouping import Grouping
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 
 if TYPE_CHECKING:
     from wirelag.balance.settings import BackendSettings

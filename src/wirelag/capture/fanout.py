@@ -22,7 +22,7 @@ import numpy as np
 from wirelag.capture.live import Live, LiveStatistics
 from wirelag.capture.ring import NEW_GROUP
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 
 MOST_WAITING: Final = 64  # batches per ring
 FOREVER_NS: Final = 2**62

@@ -25,9 +25,11 @@ from wirelag.capture.files import Capture
 from wirelag.capture.pcap import Pieces
 from wirelag.capture.ring import Clock, Direction, open_ring
 from wirelag.errors import WirelagError
-from wirelag.packets.batch import Block, PacketBatch, PacketId
+from wirelag.packets.batch import Block, PacketBatch
 from wirelag.packets.filters import Filter
-from wirelag.packets.intervals import Interval, split
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import split
+from wirelag.packets.packet_id import PacketId
 
 RING_BYTES: Final = 64 << 20
 POLL_MS: Final = 20

@@ -149,7 +149,7 @@ class PartFile(CaptureFile):
                 setattr(found, item.name, _less(getattr(found, item.name), self._before[item.name]))
         return found
 
-    def conclude(self, stream: Stream, offset: int, rest: npt.NDArray[np.uint8]) -> None:
+    def conclude(self, stream: Stream, offset: int, rest: npt.NDArray[np.uint8] | memoryview[int]) -> None:
         """Prove that the part ends where the next one begins, and note how the file ends."""
         assert self._reader is not None
         broken = self._reader.statistics()["broken"] or (self.part.head and not self.own)

@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from wirelag import _kernels
 from wirelag.capture.streams import STANDARD_INPUT, Stream, is_remote, open_stream
 from wirelag.errors import WirelagError
-from wirelag.packets.batch import Block, PacketBatch, PacketId
 from wirelag.packets.filters import Filter
+from wirelag.packets.packet_id import PacketId
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from wirelag.packets.batch import PacketBatch
 
 BLOCK_BYTES: Final = 1 << 21
 _LEAST_ROOM: Final = 1 << 16  # a block with less space is replaced
@@ -98,6 +101,8 @@ class Pieces:
         for piece in self._pieces:
             if sys.getrefcount(piece) == _UNUSED:
                 return piece
+        import numpy as np
+
         piece = np.empty(self.size, np.uint8)
         if len(self._pieces) < _MOST_PIECES:
             self._pieces.append(piece)
@@ -206,6 +211,10 @@ class CaptureFile:
         return self._reader
 
     def _batches(self, stream: Stream) -> Iterator[Any]:
+        import numpy as np
+
+        from wirelag.packets.batch import Block, PacketBatch
+
         reader = self.new_reader()
         blocks, batches = Pieces(BLOCK_BYTES), Pieces(_kernels.BATCH_BYTES)
         block, base = blocks.take(), 0  # the block starts at byte `base` of the file
@@ -242,7 +251,7 @@ class CaptureFile:
             got = stream.readinto(room)
         return got
 
-    def conclude(self, stream: Stream, offset: int, rest: npt.NDArray[np.uint8]) -> None:
+    def conclude(self, stream: Stream, offset: int, rest: npt.NDArray[np.uint8] | memoryview[int]) -> None:
         """Report what stopped the reading: the end, a truncated file, or something that is not a capture."""
         assert self._reader is not None
         known = self._reader.statistics()

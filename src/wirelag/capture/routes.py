@@ -14,7 +14,7 @@ from typing import Final
 
 from wirelag.capture.netlink import attributes, messages
 from wirelag.errors import WirelagError
-from wirelag.packets.batch import Address
+from wirelag.packets.address import Address
 
 _ROUTE, _REQUEST, _DUMP = 0, 1, 0x300
 _DONE, _ERROR = 3, 2

@@ -19,7 +19,8 @@ import numpy as np
 from wirelag.capture.table import Coded, Table
 from wirelag.capture.whole_file import whole_file
 from wirelag.errors import WirelagError, need_polars
-from wirelag.packets.batch import Array, PacketBatch, to_address
+from wirelag.packets.address import to_address
+from wirelag.packets.batch import Array, PacketBatch
 from wirelag.synopses.samples import LEGS, SampleBatch
 
 if TYPE_CHECKING:

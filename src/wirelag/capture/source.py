@@ -6,14 +6,16 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import IO, Any, Final, Protocol, TypeAlias, cast, runtime_checkable
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 from wirelag.capture.files import Capture
 from wirelag.capture.pcap import CaptureStatistics
 from wirelag.capture.streams import is_remote
 from wirelag.errors import SettingError, WirelagError
-from wirelag.packets.batch import PacketBatch
 from wirelag.packets.filters import Filter
+
+if TYPE_CHECKING:
+    from wirelag.packets.batch import PacketBatch
 
 PathOrFile: TypeAlias = str | os.PathLike[str] | IO[bytes]
 PacketSource: TypeAlias = "PathOrFile | Sequence[PathOrFile] | Packets | Iterable[PacketBatch]"
@@ -74,7 +76,7 @@ def open_packets(
         _need_no(filter, tunnels)
         return source
     parts = _several(source)
-    if isinstance(parts, _Batches) or (parts and isinstance(parts[0], PacketBatch)):
+    if isinstance(parts, _Batches) or (parts and _is_batch(parts[0])):
         _need_no(filter, tunnels)
         return Batches(parts.batches if isinstance(parts, _Batches) else parts)
     files = list_files(cast("Sequence[PathOrFile]", parts))
@@ -90,9 +92,7 @@ class _Batches:
 
 def _several(source: Any) -> Sequence[Any] | _Batches:
     """What a source consists of; a SettingError where it can be no source."""
-    if _is_file(source):
-        return [source]
-    if isinstance(source, PacketBatch):
+    if _is_file(source) or (not isinstance(source, Sequence) and _is_batch(source)):
         return [source]
     if isinstance(source, bytes | bytearray | Mapping) or not isinstance(source, Iterable):
         raise SettingError(
@@ -101,8 +101,8 @@ def _several(source: Any) -> Sequence[Any] | _Batches:
     if isinstance(source, Sequence):
         return source
     first = next(rest := iter(source), None)
-    if isinstance(first, PacketBatch):
-        return _Batches(chain([first], rest))
+    if _is_batch(first):
+        return _Batches(chain([cast("PacketBatch", first)], rest))
     return [] if first is None else [first, *rest]
 
 
@@ -114,6 +114,14 @@ def each_of(source: PathOrFile | Iterable[PathOrFile]) -> list[PathOrFile]:
 
 def _is_file(thing: object) -> bool:
     return isinstance(thing, str | os.PathLike) or hasattr(thing, "read")
+
+
+def _is_batch(thing: object) -> bool:
+    if _is_file(thing):  # then numpy is not needed
+        return False
+    from wirelag.packets.batch import PacketBatch
+
+    return isinstance(thing, PacketBatch)
 
 
 def _shown(thing: object) -> str:

@@ -7,17 +7,14 @@ stays as it is until the one after the next is read. Memory: two blocks, and a f
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from wirelag import _kernels
 from wirelag.capture.ahead import ahead
-from wirelag.capture.pcap import Pieces
 
 if TYPE_CHECKING:
     from wirelag.capture.pcap import CaptureFile, CaptureStatistics
@@ -27,7 +24,7 @@ BYTES_A_THREAD: Final = 1 << 20
 _LEAST_ROOM: Final = 1 << 16
 _LEFT: Final = 1 << 16  # room before decompressed bytes, for what is left of the piece before
 
-Memory = npt.NDArray[np.uint8]
+Memory: TypeAlias = "memoryview[int]"
 Read: TypeAlias = Callable[[int, Memory, int, int, int], int]
 """Fills data[start:stop] with a file's bytes from an offset on; returns how many came."""
 
@@ -55,13 +52,14 @@ class Undecoded:
         self._threads = threads
         self._block_bytes = threads * BYTES_A_THREAD
         self._offset = 0
-        self._spare = np.empty(0, np.uint8)  # the block before
+        self._spare = _kernels.octets(0)  # the block before
 
     def __iter__(self) -> Iterator[Records]:
         with self._file.opened() as stream, ExitStack() as stack:
-            records = Records(self._file.name, self._file.new_reader(), np.empty(0, np.uint8), 0, 0, 0)
+            records = Records(self._file.name, self._file.new_reader(), self._spare, 0, 0, 0)
             if stream.compression:
-                more = self._join(records, stack.enter_context(closing(self._pieces(stream))))
+                free: deque[Memory] = deque()
+                more = self._join(records, stack.enter_context(closing(self._pieces(stream, free))), free)
             else:
                 more = self._fill(records, stream)
             for got in more:
@@ -88,34 +86,38 @@ class Undecoded:
             records.stop += got
             yield got
 
-    def _join(self, records: Records, pieces: Iterable[Memory]) -> Iterator[int]:
-        """Put what is left before the next decompressed bytes, which stay where they are; yields how many came."""
-        for piece in pieces:
-            self._spare = records.data  # not to be used again yet
+    def _join(self, records: Records, pieces: Iterable[tuple[Memory, int]], free: deque[Memory]) -> Iterator[int]:
+        """Put what is left before the next decompressed bytes, which stay where they are; yields how many came.
+
+        Pieces that are done with are free for those after them.
+        """
+        used: deque[Memory] = deque()
+        for piece, stop in pieces:
+            used.append(piece)
+            if len(used) > 2:
+                free.append(used.popleft())
             left = records.data[records.start : records.stop]
             if len(left) <= _LEFT:
-                data = piece[_LEFT - len(left) :]
-                data[: len(left)] = left
+                data = piece[_LEFT - len(left) : stop]
             else:
-                data = np.concatenate((left, piece[_LEFT:]))
+                data = _kernels.octets(len(left) + stop - _LEFT)
+                data[len(left) :] = piece[_LEFT:stop]
+            data[: len(left)] = left
             records.data, records.base = data, records.base + records.start
             records.start, records.stop = 0, len(data)
-            yield len(piece) - _LEFT
+            yield stop - _LEFT
 
-    def _pieces(self, stream: Stream) -> Generator[Memory]:
-        """The decompressed bytes, each piece behind `_LEFT` bytes of room."""
+    def _pieces(self, stream: Stream, free: deque[Memory]) -> Generator[tuple[Memory, int]]:
+        """The decompressed bytes: pieces, each with `_LEFT` bytes of room before them, and where they end."""
 
-        def pieces() -> Iterator[Memory]:
-            memory = Pieces(_LEFT + self._block_bytes)
-            while True:
-                piece, stop = memory.take(), _LEFT
-                while stop < len(piece) and (got := stream.readinto(memoryview(piece.data)[stop:])):
+        def pieces() -> Iterator[tuple[Memory, int]]:
+            stop = size = _LEFT + self._block_bytes
+            while stop == size:
+                piece, stop = free.popleft() if free else _kernels.octets(size), _LEFT
+                while stop < size and (got := stream.readinto(piece[stop:])):
                     stop += got
                 if stop > _LEFT:
-                    yield piece[:stop]
-                if stop < len(piece):
-                    return
-                del piece  # memory is reused once nothing refers to it
+                    yield piece, stop
 
         yield from pieces() if self._threads == 1 else ahead(pieces)
 
@@ -123,7 +125,7 @@ class Undecoded:
         """Move what is left to the front of the other block, with room for the next record."""
         left = records.data[records.start : records.stop]
         room = max(self._block_bytes, records.needed + _LEAST_ROOM)
-        into = self._spare if room <= len(self._spare) else np.empty(room, np.uint8)
+        into = self._spare if room <= len(self._spare) else _kernels.octets(room)
         into[: len(left)] = left
         self._spare = records.data
         records.data, records.base = into, records.base + records.start

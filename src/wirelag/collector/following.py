@@ -17,7 +17,7 @@ from wirelag.network.msets import Turning, insides, referenced
 from wirelag.network.plan import Plan
 from wirelag.network.segments import Segment
 from wirelag.network.topology import Topology
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import MOST_RECORDS, Message
 from wirelag.protocol.terms import Terms
 

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from wirelag.collector.tally import Tally
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 
 MINUTE_NS: Final = 60 * 10**9
 MOST: Final = 600

@@ -19,7 +19,7 @@ from wirelag.collector.health import KINDS
 from wirelag.collector.last_minute import LastMinute
 from wirelag.collector.process import of_process
 from wirelag.collector.tally import Tally
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.loss import APART
 from wirelag.protocol.results import Ends, Rank, Result
 from wirelag.protocol.session import LINGER_NS

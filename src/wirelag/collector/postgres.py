@@ -49,7 +49,7 @@ from wirelag.collector.store import (
     StoreUnavailable,
 )
 from wirelag.collector.tally import Tally
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.results import Rank
 from wirelag.protocol.sharing import PARTS, part_of, parts_of
 

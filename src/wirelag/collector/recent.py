@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from wirelag.collector.store import MINUTE_NS, Kept
 from wirelag.collector.tally import Tally
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.results import Rank
 
 PARTS: Final = 6

@@ -31,7 +31,7 @@ from wirelag.collector.sqlite_reading import Name, latest_of, lengths_of, result
 from wirelag.collector.sqlite_rescue import finish, rescue
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, SUMMED, Pruned, Put, Retention, Row, rows_in
 from wirelag.collector.tally import Tally
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.results import Rank
 
 LATE_NS: Final = 5 * SECOND_NS  # a minute is summed this long after its end

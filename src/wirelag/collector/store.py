@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 from wirelag.collector.block import Block
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.results import Rank, Result
 
 SECOND_NS: Final = 10**9

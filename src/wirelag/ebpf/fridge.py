@@ -21,7 +21,7 @@ from wirelag.estimators.fridge import Fridge
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.filters import MOST_NETS, Filter
 from wirelag.packets.grouping import Grouping
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.stats.distribution import BINS, WORDS, Distribution
 from wirelag.stats.random_groups import CROWDS, RandomGroups
 from wirelag.synopses.samples import LEGS, Samples

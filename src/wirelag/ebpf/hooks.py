@@ -18,8 +18,8 @@ from wirelag.capture.ktime import follow_clock
 from wirelag.ebpf.bpf import cpus
 from wirelag.ebpf.dataplane import Dataplane, check_interface
 from wirelag.errors import WirelagError
-from wirelag.packets.batch import PacketId
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.packet_id import PacketId
 
 Direction = Literal["both", "in", "out"]
 

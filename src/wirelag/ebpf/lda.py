@@ -22,10 +22,11 @@ from wirelag.ebpf.hooks import Direction, Hooks, decoding
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import BUCKET_BYTES, Lda, LdaSynopsis
 from wirelag.packets.addresses import Direction as Course
-from wirelag.packets.batch import PacketId
 from wirelag.packets.filters import Filter
 from wirelag.packets.grouping import Grouping
-from wirelag.packets.intervals import MARKER, Delimiters, Edge, Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import MARKER, Delimiters, Edge
+from wirelag.packets.packet_id import PacketId
 from wirelag.synopses.cache import CACHE
 from wirelag.twopoint.spans import ALL
 

@@ -27,7 +27,7 @@ from wirelag.estimators.pirate import Pirate
 from wirelag.estimators.pirate_confidence import judged
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.packets.roles import Server
 from wirelag.synopses.epochs import EPOCH, METHODS, Epochs
 

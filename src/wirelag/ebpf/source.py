@@ -8,7 +8,7 @@ from typing import Final
 
 from wirelag.capture.live import LiveStatistics
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 
 HELD_UP_NS: Final = 5_000_000
 POLL_MS: Final = 10  # short enough to read an interval well before its side is reused

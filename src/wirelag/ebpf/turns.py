@@ -14,7 +14,7 @@ import numpy as np
 from wirelag.capture.live import LiveStatistics
 from wirelag.ebpf.bpf import cpus
 from wirelag.ebpf.hooks import REASONS, Direction, Hooks
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 
 TURN: Final = [("start_ns", "u8"), ("side", "u4"), ("refused", "u4"), ("name", "u8", 2), ("missed", "u8")]
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from wirelag.estimators.protocol import Meter
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.intervals import Event, Interval, events
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import Event, events
 
 if TYPE_CHECKING:
     from wirelag.packets.grouping import Grouping

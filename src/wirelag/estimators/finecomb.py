@@ -24,7 +24,7 @@ from wirelag.codec import array_of, packed_size
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.report import Report
 from wirelag.stats.moments import Moments
 from wirelag.stats.row_sums import Deviation, Rows, lowered, raised

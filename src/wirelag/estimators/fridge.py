@@ -28,7 +28,7 @@ from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, PacketBatch
 from wirelag.packets.filters import LATEST_NS
 from wirelag.packets.grouping import Grouping
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.report import Report
 from wirelag.stats.bins import MIDDLES_NS
 from wirelag.stats.distribution import BINS, Distribution

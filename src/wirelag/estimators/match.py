@@ -15,17 +15,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
-import numpy as np
-
 from wirelag import _kernels
 from wirelag.estimators.matchers import MATCHERS, matcher_bits
 from wirelag.estimators.protocol import Capabilities
-from wirelag.packets.batch import PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.report import Report
 from wirelag.synopses.samples import SampleBatch, Samples, Sink
 
 if TYPE_CHECKING:
+    from wirelag.packets.batch import PacketBatch
     from wirelag.packets.grouping import Grouping
 
 _COUNTED: Final = ("evicted", "backwards", "too_long", "again")
@@ -150,6 +148,8 @@ class MatchMeter:
 
     def match(self, packets: PacketBatch) -> SampleBatch:
         """The samples of a batch."""
+        import numpy as np
+
         rows = np.empty(len(packets), np.uint32)
         delays_ns = np.empty(len(packets), np.int64)
         legs, kinds = np.empty(len(packets), np.uint8), np.empty(len(packets), np.uint8)

@@ -23,7 +23,7 @@ from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, Kind, PacketBatch, TcpFlag
 from wirelag.packets.distinct import rows_of_all
 from wirelag.packets.frames import Frames, endpoints
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.packets.roles import by_client
 from wirelag.report import Report
 from wirelag.synopses.request_response import EXCHANGE, Exchanges

@@ -23,7 +23,7 @@ from wirelag.estimators.pirate_confidence import judged
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, PacketBatch
 from wirelag.packets.distinct import rows_of_all
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.report import Report
 from wirelag.synopses.epochs import EPOCH, METHODS, Epochs
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 if TYPE_CHECKING:
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.grouping import Grouping
-    from wirelag.packets.intervals import Interval
+    from wirelag.packets.interval import Interval
     from wirelag.report import Report
     from wirelag.synopses.crossing import Crossing
 

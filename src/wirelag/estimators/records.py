@@ -14,17 +14,16 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from wirelag import _kernels
-from wirelag.estimators.matchers import MATCHERS
-from wirelag.packets.batch import Block, PacketBatch
 from wirelag.packets.filters import EARLIEST_NS, LATEST_NS
-from wirelag.packets.intervals import Interval
-from wirelag.synopses.samples import LEGS, MIXED, SampleBatch
+from wirelag.packets.interval import Interval
+from wirelag.synopses.samples import LEGS, MIXED
+from wirelag.synopses.slowest import SlowSample
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from wirelag.capture.undecoded import Records
     from wirelag.synopses.connections import Connections
     from wirelag.synopses.group_delays import GroupDelays
@@ -32,13 +31,9 @@ if TYPE_CHECKING:
     from wirelag.synopses.slowest import Slowest
     from wirelag.synopses.timeline import Timeline
 
-MOST_THREADS: Final = 16  # each keeps samples and rows of its own
-_NO_BYTES: Final = np.empty(0, np.uint8)
-_NO_WORDS: Final = np.empty(0, np.uint64)
+    Words = npt.NDArray[np.uint64]
 
-Words = npt.NDArray[np.uint64]
-Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
-"""Delays in ns, legs and kinds of samples."""
+MOST_THREADS: Final = 16  # each keeps samples and rows of its own
 
 
 class RowsMeter(Protocol):
@@ -59,7 +54,6 @@ class _Block(NamedTuple):
     decoder: _kernels.Decoder
     reader: _kernels.Reader
     name: str
-    base: int
 
 
 @dataclass(slots=True)
@@ -99,9 +93,6 @@ class RecordsMeter:
 
             self._measuring = Later()
         self._slowest, self._legs = slowest, 1 << LEGS.index(leg) if leg in LEGS else 3
-        rows = _kernels.BATCH_ROWS
-        self._memory = np.empty(_kernels.BATCH_BYTES, np.uint8)
-        self._found = np.empty(rows, np.int64), np.empty(rows, np.uint8), np.empty(rows, np.uint8)
         self.read = decoder.read  # a file, on all cores
 
     def intervals(self, blocks: Iterable[Records], interval_ns: int | None = None) -> Iterator[Interval]:
@@ -141,13 +132,11 @@ class RecordsMeter:
             self._taken(before)
         if self._measuring is None:
             work = meter.work(decoder, packets)
-            self._open = _Block(work, decoder, records.reader, records.name, records.base)
+            self._open = _Block(work, decoder, records.reader, records.name)
             if work is None or decoder.changes:
                 self._finish()
         else:
-            self._measuring.leave(
-                self._take_rows, packets, _Block(None, decoder, records.reader, records.name, records.base)
-            )
+            self._measuring.leave(self._take_rows, packets, _Block(None, decoder, records.reader, records.name))
             # What this decoder and its block of bytes were used for before last is done with.
             self._measuring.finish(0 if decoder.changes else 1)
         records.start, records.status, records.needed, edge = decoder.proceed(records.reader)
@@ -169,9 +158,12 @@ class RecordsMeter:
 
     def _taken(self, block: _Block) -> None:
         """The rows of a block are taken: tell the slowest samples, and add up all."""
-        if slow := block.decoder.write_slowest(block.reader, block.base, self._memory, *self._found):
-            batch = PacketBatch.in_memory(self._memory, slow, (Block(block.name, block.base, _NO_BYTES),))
-            self._slowest.of_leg(MIXED, batch, _samples(self._found, slow))
+        if slow := block.decoder.slowest(block.reader):
+            place = self._slowest.last_frames.place
+            self._slowest.add(
+                SlowSample(delay_ns, time_ns - delay_ns, 0, place(block.name, number), ends, leg)
+                for delay_ns, time_ns, number, ends, leg in slow
+            )
         if self._into:
             self._add_up(block.decoder, block.reader)
 
@@ -180,14 +172,16 @@ class RecordsMeter:
         count, fresh = decoder.put_in_order()
         if not count:
             return
-        groups, times, timeline, slot = self._into.groups, self._into.times, self._into.timeline, _NO_WORDS
-        words = self._words_of(groups, decoder, fresh, reader) if fresh and groups is not None else _NO_WORDS
+        groups, times, timeline, slot = self._into.groups, self._into.times, self._into.timeline, None
+        words = self._words_of(groups, decoder, fresh, reader) if fresh and groups is not None else None
         first_ns, last_ns = decoder.gather(words, 0 if groups is None else groups.key_words)
         if timeline is not None:
             memory = timeline.memory_of(first_ns, last_ns)
             if memory is not None:
                 slot = memory
             else:
+                import numpy as np
+
                 times_ns, delays_ns = np.empty(count, np.int64), np.empty(count, np.int64)
                 legs = np.empty(count, np.uint8)
                 decoder.write_samples(times_ns, delays_ns, legs)
@@ -202,17 +196,15 @@ class RecordsMeter:
 
     def _words_of(self, groups: GroupDelays, decoder: _kernels.Decoder, count: int, reader: _kernels.Reader) -> Words:
         """The words of groups that are not known, from the rows of samples in them."""
+        import numpy as np
+
+        from wirelag.packets.batch import PacketBatch
+
         size, found, legs = _kernels.BATCH_ROWS, np.empty((count, self._words), np.uint64), np.empty(count, np.uint8)
-        memory = [self._memory, *(np.empty(_kernels.BATCH_BYTES, np.uint8) for _ in range(size, count, size))]
+        memory = [np.empty(_kernels.BATCH_BYTES, np.uint8) for _ in range(0, count, size)]
         decoder.write_fresh(reader, memory, legs)
         for place, piece in enumerate(memory):
             some = slice(place * size, min((place + 1) * size, count))
             batch = PacketBatch.in_memory(piece, some.stop - some.start)
             found[some] = groups.words(batch, np.arange(len(batch)), legs[some])
         return found.reshape(-1)
-
-
-def _samples(found: Found, count: int) -> SampleBatch:
-    """The first of these samples, of the first rows of a batch, one each."""
-    delays_ns, legs, kinds = found
-    return SampleBatch(np.arange(count, dtype=np.uint32), delays_ns[:count], legs[:count], MATCHERS, kinds[:count])

@@ -28,7 +28,7 @@ from wirelag import _kernels
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, Flag, Kind, PacketBatch
 from wirelag.packets.grouping import Grouping
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.packets.stamp import NONE, PAYLOAD_BYTES, STANDARD_BYTES, errors_ns, parse
 from wirelag.report import Report
 from wirelag.stats.moments import exact_sum

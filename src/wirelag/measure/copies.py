@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from wirelag.capture.pcap import CaptureFile
     from wirelag.capture.source import Packets
-    from wirelag.packets.batch import PacketId
+    from wirelag.packets.packet_id import PacketId
 
 NEAR_NS: Final = 10**9  # two sightings of one packet, on clocks that agree
 SAME_NS: Final = 1000  # times that are nearer are the same: files have us or ns
@@ -83,7 +83,7 @@ def refused(found: Copies | None, force: bool) -> list[str]:
 def find_copies(files: Sequence[CaptureFile]) -> Copies | None:
     """Two captures that hold the same packets, if there are any."""
     from wirelag.capture.pcap import can_be_read_again
-    from wirelag.packets.batch import PacketId
+    from wirelag.packets.packet_id import PacketId
 
     files = [file for file in files if can_be_read_again(file.path)]  # what can be read again
     if len(files) < 2:

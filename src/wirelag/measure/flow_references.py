@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wirelag.measure.points import CapturePoint, Progress
     from wirelag.packets.addresses import Direction
     from wirelag.packets.batch import PacketBatch
-    from wirelag.packets.intervals import Interval
+    from wirelag.packets.interval import Interval
     from wirelag.report import Report
     from wirelag.synopses.flows import Flows
     from wirelag.twopoint.alignment import Alignment
@@ -98,7 +98,7 @@ def against(
     choice: Choice,
 ) -> Referred:
     """Measure with packets that both sides captured as references; each capture is read twice."""
-    from wirelag.packets.batch import PacketId
+    from wirelag.packets.packet_id import PacketId
     from wirelag.twopoint.references import References
 
     up, down = points
@@ -222,7 +222,8 @@ def _observed(
     packets: Iterable[PacketBatch], interval_ns: int | None, meters: Meters, choice: Choice
 ) -> tuple[Flows, list[tuple[Report, FlowRow]]]:
     """The flows of the whole capture, and a line for each interval."""
-    from wirelag.packets.intervals import Interval, split
+    from wirelag.packets.interval import Interval
+    from wirelag.packets.intervals import split
 
     lines: list[tuple[Report, FlowRow]] = []
 

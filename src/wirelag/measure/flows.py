@@ -356,7 +356,7 @@ def measure_flows(
     from wirelag.capture.source import list_files
     from wirelag.measure.flow_references import against, alone, refused
     from wirelag.measure.flow_rows import Choice, group_rows, summary
-    from wirelag.packets.batch import PacketId
+    from wirelag.packets.packet_id import PacketId
 
     estimator, wanted = settings.estimator(), reading.filter
     # References and the queue need all packets; flows are selected afterwards.

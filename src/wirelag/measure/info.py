@@ -125,7 +125,7 @@ class Looking:
     def capture(self, path: str, name: str) -> Capture:
         """A capture, to be read."""
         from wirelag.capture.files import Capture
-        from wirelag.packets.batch import PacketId
+        from wirelag.packets.packet_id import PacketId
 
         return Capture(
             [path],

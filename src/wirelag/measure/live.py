@@ -21,7 +21,8 @@ from wirelag.measure.result import Entry
 from wirelag.measure.rtt import RANKED, legs
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import OTHER_KEY, Grouping
-from wirelag.packets.intervals import Event, Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import Event
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.ranking import fewest

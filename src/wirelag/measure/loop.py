@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from wirelag.estimators.drive import cut_by_time
-from wirelag.packets.intervals import Delimiters, Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import Delimiters
 
 if TYPE_CHECKING:
     from wirelag.estimators.protocol import Estimator

@@ -10,8 +10,8 @@ from wirelag.ebpf.lda import KernelLda, Piece
 from wirelag.ebpf.source import POLL_MS, KernelSource
 from wirelag.estimators.lda import Lda
 from wirelag.packets.addresses import Direction
-from wirelag.packets.batch import PacketId
 from wirelag.packets.intervals import Delimiters
+from wirelag.packets.packet_id import PacketId
 from wirelag.twopoint.marking import Block
 from wirelag.twopoint.spans import ALL
 

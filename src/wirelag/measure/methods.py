@@ -12,8 +12,8 @@ from wirelag.errors import SettingError
 from wirelag.units import one_of, parse_share, within
 
 if TYPE_CHECKING:
-    from wirelag.packets.batch import PacketId
     from wirelag.packets.intervals import Delimiters
+    from wirelag.packets.packet_id import PacketId
 
 ESTIMATORS: Final = ("join", "lda", "finecomb", "rda")
 DEVIATIONS: Final = ("rows", "collapse")
@@ -67,7 +67,7 @@ class Method:
 
     def packet_id(self) -> PacketId:
         """The fields of packet ids."""
-        from wirelag.packets.batch import PacketId
+        from wirelag.packets.packet_id import PacketId
 
         return PacketId(flow=not self.nat, prefix=self.prefix, seed=self.seed)
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from wirelag.network.reports import SegmentReport
     from wirelag.network.segments import Segment
     from wirelag.network.topology import Topology
-    from wirelag.packets.batch import PacketBatch, PacketId
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.packet_id import PacketId
     from wirelag.synopses.delay_sample import DelaySample
 
 Ends = tuple["Sequence[Port]", "Sequence[Port]"]

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from wirelag.capture.pcap import Into, Take
     from wirelag.capture.source import Packets, PathOrFile
     from wirelag.packets.addresses import Direction
-    from wirelag.packets.batch import PacketBatch, PacketId
+    from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
+    from wirelag.packets.packet_id import PacketId
     from wirelag.synopses.group_delays import GroupDelays
     from wirelag.twopoint.alignment import Alignment
     from wirelag.twopoint.sketch import Sighting

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from wirelag.measure.response_method import Heard
     from wirelag.packets.filters import Filter
     from wirelag.packets.frames import Frames
-    from wirelag.packets.intervals import Interval
+    from wirelag.packets.interval import Interval
     from wirelag.packets.roles import Server
     from wirelag.report import Report
     from wirelag.stats.sla import Delays

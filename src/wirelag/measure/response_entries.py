@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from wirelag.packets.intervals import Interval
+    from wirelag.packets.interval import Interval
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.synopses.epochs import Epochs
@@ -144,7 +144,7 @@ def over_time(found: Synopsis, beside: Epochs | None, interval_ns: int) -> list[
 def _by_time(found: Synopsis, interval_ns: int) -> list[Entry]:
     import numpy as np
 
-    from wirelag.packets.intervals import Interval
+    from wirelag.packets.interval import Interval
     from wirelag.synopses.request_response import Exchanges
 
     alike = found.alike_over_time() if isinstance(found, Exchanges) else None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wirelag.measure.points import Progress
     from wirelag.measure.response_method import Heard, ResponseMeter
     from wirelag.packets.frames import Frames
-    from wirelag.packets.intervals import Interval
+    from wirelag.packets.interval import Interval
     from wirelag.packets.roles import Server
     from wirelag.report import Report
 

@@ -28,7 +28,7 @@ from wirelag.measure.response_heard import Hearing, ResponseSettings, need_clien
 from wirelag.measure.response_method import Heard
 from wirelag.packets.filters import Filter
 from wirelag.packets.frames import Frames
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.units import many
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from wirelag.measure.response_heard import ResponseSettings
     from wirelag.packets.frames import Frames
     from wirelag.packets.grouping import Grouping
-    from wirelag.packets.intervals import Interval
+    from wirelag.packets.interval import Interval
 
 Array = npt.NDArray[Any]
 S = TypeVar("S", Epochs, Exchanges)

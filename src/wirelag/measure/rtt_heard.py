@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wirelag.measure.points import Progress
     from wirelag.measure.rtt import RttSettings
     from wirelag.packets.batch import PacketBatch
-    from wirelag.packets.intervals import Interval
+    from wirelag.packets.interval import Interval
     from wirelag.synopses.connections import Connections
     from wirelag.synopses.group_delays import GroupDelays
     from wirelag.synopses.group_times import GroupTimes

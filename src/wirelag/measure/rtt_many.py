@@ -29,7 +29,7 @@ from wirelag.measure.pieces import Piece, all_at_once, bundles, pieces
 from wirelag.measure.rtt import RttResult, RttSettings, measured, told
 from wirelag.measure.rtt_heard import Cut, Heard
 from wirelag.packets.filters import Filter
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 
 if TYPE_CHECKING:
     from wirelag.capture.source import PacketSource

@@ -38,13 +38,12 @@ def listed(found: Slowest) -> list[Slow]:
     from wirelag.synopses.samples import LEGS
 
     slow = []
-    for row in found.rows.tolist():
-        delay_ns, time_ns, first, last, ends, leg = row
-        places = [found.first_frames.locate(first), found.last_frames.locate(last)]
+    for one in found.samples:
+        places = [found.first_frames.locate(one.first), found.last_frames.locate(one.last)]
         frames = tuple(dict.fromkeys(place for place in places if place is not None))
         if frames:
-            filters = display_filters(frames, time_ns, [int(word) for word in ends])
-            slow.append(Slow(delay_ns, time_ns, frames, filters, (*LEGS, "")[leg]))
+            filters = display_filters(frames, one.time_ns, one.ends)
+            slow.append(Slow(one.delay_ns, one.time_ns, frames, filters, (*LEGS, "")[one.leg]))
     return slow
 
 

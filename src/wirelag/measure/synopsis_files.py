@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wirelag.estimators.rda import RdaSynopsis
     from wirelag.measure.oneway import OnewaySettings
     from wirelag.measure.points import ReadOptions
-    from wirelag.packets.intervals import Interval
+    from wirelag.packets.interval import Interval
     from wirelag.protocol.terms import Terms
     from wirelag.synopses.cache import Cached
     from wirelag.synopses.crossing import Crossing
@@ -170,7 +170,7 @@ def _pairs(terms: Terms, ups: list[Cut], downs: list[Cut], files: list[SynopsisF
 def _cross(terms: Terms, pairs: list[Pair], keys: dict[int, str], times: list[Times]) -> tuple[list[Span], int]:
     """Crossings of all pairs, and how many packets need a second round for their times."""
     from wirelag.estimators.rda import Rda
-    from wirelag.packets.intervals import Interval
+    from wirelag.packets.interval import Interval
     from wirelag.synopses.cache import Cached
     from wirelag.twopoint.spans import PATIENCE_NS, crossed, settled
 

@@ -132,7 +132,7 @@ def try_commands(
     """
     from wirelag.measure.response_heard import ResponseSettings, hear
     from wirelag.measure.response_method import Chooser
-    from wirelag.packets.intervals import Interval
+    from wirelag.packets.interval import Interval
 
     packets, trial = _FirstPackets(capture, observers, progress, memory, only_first), Trial()
     settings = ResponseSettings(cores=capture.files[0].cores)

@@ -24,7 +24,8 @@ from wirelag import _kernels
 from wirelag.network.routes import Routes
 from wirelag.network.segments import EDGE
 from wirelag.network.topology import Topology
-from wirelag.packets.batch import Address, Flag, PacketBatch, to_address
+from wirelag.packets.address import Address, to_address
+from wirelag.packets.batch import Flag, PacketBatch
 
 OWN: Final = "for the router itself"
 NO_PREFIX: Final = "no router announces the destination"

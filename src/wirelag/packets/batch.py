@@ -6,9 +6,7 @@ docs/reference/columns.md defines the columns; the kernel that fills them follow
 from __future__ import annotations
 
 import enum
-import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,12 +14,12 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.errors import need_polars
+from wirelag.packets.address import Address, to_address
 
 if TYPE_CHECKING:
     import polars as pl
 
 Array: TypeAlias = npt.NDArray[Any]
-Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 COLUMNS: Final = tuple(_kernels.columns())
 
@@ -84,26 +82,6 @@ class TcpFlag(enum.IntFlag):
     URG = 32
     ECE = 64
     CWR = 128
-
-
-@dataclass(frozen=True, slots=True)
-class PacketId:
-    """The parts of a packet id. All vantage points must use the same, or ids cannot be compared.
-
-    `prefix` bytes of the payload (0 to 64) and the fields that no hop changes. Address translation changes `flow`.
-    """
-
-    flow: bool = True
-    length: bool = True
-    ip_id: bool = True
-    transport: bool = True
-    prefix: int = 16
-    seed: int = 0
-
-    @property
-    def fields(self) -> int:
-        """The fields as bits for the kernel."""
-        return self.flow | self.length << 1 | self.ip_id << 2 | self.transport << 3
 
 
 class Block(NamedTuple):
@@ -285,17 +263,6 @@ class PacketBatch:
         texts = {name: _address_texts(getattr(self, name)) for name in ("src", "dst")}
         frame = pl.DataFrame({name: texts.get(name, getattr(self, name)) for name, _, _ in COLUMNS if name != "source"})
         return frame.with_columns(pl.from_epoch("time_ns", time_unit="ns").dt.replace_time_zone("UTC").alias("time"))
-
-
-def to_address(high: int, low: int) -> Address:
-    """The address from its two 64-bit halves; `::ffff:a.b.c.d` is IPv4.
-
-    >>> to_address(0, 0xFFFFC0000201)
-    IPv4Address('192.0.2.1')
-    """
-    if high == 0 and low >> 32 == 0xFFFF:
-        return ipaddress.IPv4Address(low & 0xFFFFFFFF)
-    return ipaddress.IPv6Address(high << 64 | low)
 
 
 def _part(chosen: slice | Array, rows: slice) -> slice | Array:

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wirelag.packets.batch import to_address
+from wirelag.packets.address import to_address
 from wirelag.packets.grouping import PING
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

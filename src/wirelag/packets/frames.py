@@ -6,19 +6,20 @@ row. 0 is a packet that is in no file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.batch import PacketBatch
+
+    Places = npt.NDArray[np.uint64]
 
 BITS: Final = 48
 NUMBER: Final = (1 << BITS) - 1
 WORDS: Final = 5  # endpoints: source, destination, ports and protocol
-
-Places = npt.NDArray[np.uint64]
 
 
 class Frames:
@@ -29,6 +30,8 @@ class Frames:
 
     def of(self, packets: PacketBatch) -> Places:
         """The place of each packet, in a narrower column if its numbers are in one, and say enough."""
+        import numpy as np
+
         if not packets.blocks:
             return np.zeros(len(packets), np.uint64)
         captures = [self._captures.setdefault(block.name, len(self._captures)) for block in packets.blocks]
@@ -40,19 +43,18 @@ class Frames:
         """The place of a packet with this number."""
         return self._captures.setdefault(capture, len(self._captures)) << BITS | number
 
-    def adopted(self, places: Places, others: Frames) -> Places:
-        """Places that others gave, as places of these."""
-        numbers = np.array([self.place(name, 0) >> BITS for name in others.captures], np.uint64)
-        known = places & np.uint64(NUMBER)
-        if not len(numbers):
-            return known
-        return np.asarray(np.where(known > 0, numbers[places >> np.uint64(BITS)] << np.uint64(BITS) | known, 0))
+    def adopt(self, others: Frames) -> Callable[[int], int]:
+        """Take in the captures of others. Returns what makes a place of theirs one of these."""
+        begins = [self.place(name, 0) for name in others.captures]
+        return lambda place: begins[place >> BITS] | place & NUMBER if place & NUMBER else 0
 
     def renumbered(self, places: Places, parts: Frames, more: Mapping[str, int]) -> Places:
         """Places in parts of captures, as places in the captures; `more` is what to add to the numbers of each part.
 
         A part is called as its capture, with a NUL and something after it.
         """
+        import numpy as np
+
         names = parts.captures
         if not names:
             return places
@@ -74,6 +76,8 @@ class Frames:
 
 def endpoints(packets: PacketBatch) -> Places:
     """Source, destination, ports and protocol of each packet: five words."""
+    import numpy as np
+
     from wirelag import _kernels
 
     ends = np.empty((len(packets), WORDS), np.uint64)

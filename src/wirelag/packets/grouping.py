@@ -15,7 +15,8 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.packets.batch import Kind, PacketBatch, to_address
+from wirelag.packets.address import to_address
+from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.heaviest import Heaviest
 
 By = Literal["flow", "client", "server", "subnet", "port", "prefix", "dscp"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
@@ -24,20 +24,7 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.filters import EARLIEST_NS
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Interval:
-    """The time range `[start_ns, end_ns)`."""
-
-    start_ns: int
-    end_ns: int
-    name: int | None = field(default=None, compare=False)  # the packet that opened it, where packets delimit intervals
-
-    @property
-    def length_ns(self) -> int:
-        """Length in ns."""
-        return self.end_ns - self.start_ns
+from wirelag.packets.interval import Interval
 
 
 def split(batches: Iterable[PacketBatch], interval_ns: int | None) -> Iterator[tuple[Interval, PacketBatch]]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from wirelag.estimators.protocol import Additive
 from wirelag.packets.grouping import OTHER_KEY
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.loss import loss_of
 from wirelag.protocol.messages import ClockReading, Message, Seen, ahead_of
 from wirelag.protocol.pairing import WRONG, Key

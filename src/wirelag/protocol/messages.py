@@ -26,7 +26,7 @@ import numpy as np
 
 from wirelag.codec import MOST_COUNT, array_of, from_json, number_of, pack, split_fields, to_json, together
 from wirelag.errors import WirelagError
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.dictionary import lengthen, shorten
 from wirelag.protocol.reconcile import check_answer, check_ask
 from wirelag.protocol.terms import Terms, second_round

@@ -15,7 +15,7 @@ import numpy as np
 
 from wirelag import _kernels
 from wirelag.estimators.rda import ATTEMPTS, Rda, Words, cells, likely_difference
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.messages import Message, Record, ahead_of
 from wirelag.protocol.reconcile import UNSEEN, Reconciling, answer_symbols
 from wirelag.protocol.terms import Terms, answered, second_round

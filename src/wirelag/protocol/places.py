@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.delimited import Chain
 from wirelag.protocol.loss import Loss, loss_of, unknown
 from wirelag.protocol.messages import Message

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.protocol.loss import Loss
 from wirelag.protocol.messages import BEYOND_NS, STAMP, ClockReading, Message, Seen
 from wirelag.protocol.pairing import Key

@@ -19,8 +19,9 @@ from wirelag.estimators.catalogue import between_points, estimator_class
 from wirelag.estimators.protocol import Additive, Sent, TwoPoint
 from wirelag.estimators.rda import Rda, copies_of
 from wirelag.estimators.rli import Rli
-from wirelag.packets.batch import PacketId
-from wirelag.packets.intervals import Delimiters, Interval
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import Delimiters
+from wirelag.packets.packet_id import PacketId
 from wirelag.synopses.cache import Cached
 from wirelag.twopoint.spans import ALL, Cut, Pair, Synopses
 

@@ -10,7 +10,7 @@ from wirelag.synopses.samples import LEGS, Samples
 
 if TYPE_CHECKING:
     from wirelag.measure.result import Entry
-    from wirelag.packets.intervals import Interval
+    from wirelag.packets.interval import Interval
     from wirelag.report import Report
     from wirelag.synopses.flows import Flows
 

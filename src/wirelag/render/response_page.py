@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.render.html.charts import Intervals, Own, Parts, quantiles_of
 from wirelag.render.html.oneway_charts import MOST_PARTS, SpanEntry
 from wirelag.render.html.page import MOST_BARS, Page, View

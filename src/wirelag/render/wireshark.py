@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from wirelag.packets.batch import to_address
+from wirelag.packets.address import to_address
 
 _PORTS: Final = {6: "tcp", 17: "udp"}
 

@@ -38,11 +38,12 @@ class TimeSlots:
 
         counts, sums = np.asarray(self.counts), np.asarray(self.sums)
         held = np.flatnonzero(counts)
-        return held.astype(np.uint16), counts[held], sums[held], self.place
+        return held.astype(np.uint16), counts[held], sums[held], self.place.tolist()
 
     def __setstate__(self, saved: tuple[Any, ...]) -> None:
-        held, counts, sums, self.place = saved
-        self.counts, self.sums = _kernels.floats(SLOTS), _kernels.floats(SLOTS)
+        self.__init__()  # type: ignore[misc]
+        held, counts, sums, place = saved
+        self.place = array("q", place)
         for number, count, total in zip(held.tolist(), counts.tolist(), sums.tolist(), strict=True):
             self.counts[number], self.sums[number] = count, total
 

@@ -19,7 +19,7 @@ from wirelag.codec import array_of, number_of
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.frames import WORDS, Frames, endpoints
 from wirelag.packets.grouping import Grouping
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 
 LEAST_MEMORY: Final = 64 << 10  # of a class
 ENTRY_BYTES: Final = 16

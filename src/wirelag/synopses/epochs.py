@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.packets.batch import to_address
+from wirelag.packets.address import to_address
 from wirelag.packets.distinct import distinct, places_among
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.packets.batch import to_address
+from wirelag.packets.address import to_address
 from wirelag.report import Report
 from wirelag.stats.queue_drain import Drain
 from wirelag.stats.ranking import FEWEST

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.stats.distribution import Distribution, bin_of
 from wirelag.stats.distributions import Distributions
 from wirelag.synopses.samples import LEGS, SampleBatch

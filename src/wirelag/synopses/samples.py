@@ -9,11 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from wirelag import _kernels
-from wirelag.packets.batch import PacketBatch
 from wirelag.report import QUANTILES, Quantity, Report
 from wirelag.stats.certainty import Certainty, Sources
 from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
@@ -21,17 +17,20 @@ from wirelag.stats.over_time import FEWEST_DELAYS, Alike, tells
 from wirelag.stats.spread import Spread
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from wirelag.packets.batch import PacketBatch
     from wirelag.stats.distribution import Words
     from wirelag.stats.distributions import Distributions
     from wirelag.synopses.connections import Connections
+
+    Ints = npt.NDArray[Any]
 
 LEGS: Final = ("server", "client")
 MIXED: Final = "mixed"  # delays of both legs as one
 ALL: Final = 0  # tag of samples without a group
 NOT_KEPT: Final = "how the delays of a group vary is not kept here"
 _NO_SPREAD: Final = Spread()  # of a group, which has connections
-
-Ints = npt.NDArray[Any]
 
 
 class SampleBatch(NamedTuple):
@@ -46,7 +45,7 @@ class SampleBatch(NamedTuple):
     tags: Ints | None = None  # of their groups; None: no groups
 
 
-Sink: TypeAlias = Callable[[PacketBatch, SampleBatch], None]
+Sink: TypeAlias = "Callable[[PacketBatch, SampleBatch], None]"
 """A consumer of samples as a meter finds them, in order; it keeps neither batch."""
 
 
@@ -206,6 +205,8 @@ class Figures:
     @classmethod
     def of_many(cls, many: Distributions) -> list[Figures | None]:
         """Those of many, which are too small for intervals; None: not small, or without delays."""
+        import numpy as np
+
         columns = [getattr(many, f"{name}_ns") for name in ("mean", "std", "min", "max")]
         columns += [many.quantile_ns(float(q)) for q in QUANTILES]
         rows = (np.stack(columns, axis=1) / 1e9).tolist()

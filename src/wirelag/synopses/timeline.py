@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
 from wirelag.synopses.samples import LEGS, SampleBatch
 

@@ -22,7 +22,8 @@ from wirelag.estimators.protocol import Capabilities, Estimator, Meter
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.filters import EARLIEST_NS
 from wirelag.packets.grouping import OTHER, Grouping
-from wirelag.packets.intervals import CONTROL, Delimiters, Interval, split_at_delimiters
+from wirelag.packets.interval import Interval
+from wirelag.packets.intervals import CONTROL, Delimiters, split_at_delimiters
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.delay_sample import MOST, DelaySample
 from wirelag.twopoint.in_step import NO_STEPS, Ints, by_turns, in_step, whole_input

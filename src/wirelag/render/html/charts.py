@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.packets.intervals import Interval
+from wirelag.packets.interval import Interval
 from wirelag.report import Report
 from wirelag.stats.bins import MIDDLES_NS
 from wirelag.stats.distribution import BINS, Distribution
