@@ -200,6 +200,56 @@ template <typename T> std::unique_ptr<T[], Free> lines(size_t count)
     return std::unique_ptr<T[], Free>(static_cast<T *>(memory));
 }
 
+/* Zeroed memory for a table that may grow up to `most` entries, and stays where it is: until they are used, they cost nothing. */
+template <typename T> class Reserved {
+  public:
+    explicit Reserved(size_t most) : bytes(most * sizeof(T) + large)
+    {
+        void *found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+        if (found == MAP_FAILED)
+            throw std::bad_alloc();
+        memory = found;
+        entries = reinterpret_cast<T *>((reinterpret_cast<uintptr_t>(found) + large - 1) & ~(large - 1));
+    }
+
+    Reserved(Reserved &&other) noexcept : memory(other.memory), bytes(other.bytes), entries(other.entries)
+    {
+        other.memory = nullptr;
+    }
+
+    ~Reserved()
+    {
+        if (memory)
+            munmap(memory, bytes);
+    }
+
+    /* From now on so many entries are used instead of fewer. */
+    void grow(size_t used, size_t more)
+    {
+        size_t begin = used * sizeof(T) & ~(large - 1), end = more * sizeof(T);
+
+        if (end - begin >= large)
+            in_large_pages(reinterpret_cast<u8 *>(entries) + begin, end - begin, true);
+    }
+
+    T *get() const
+    {
+        return entries;
+    }
+    T &operator[](size_t i) const
+    {
+        return entries[i];
+    }
+
+  private:
+    static constexpr uintptr_t large = 2 << 20;
+
+    void *memory;
+    size_t bytes;
+    T *entries;
+};
+
 /* Memory that Python gives back. */
 template <typename T> Filled<T> to_numpy(std::unique_ptr<T[], Free> memory, size_t count)
 {

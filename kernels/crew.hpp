@@ -20,6 +20,16 @@ class Work {
     virtual bool piece(unsigned thread) = 0;
 };
 
+/* Two works at most, of which the first comes first. */
+struct Meanwhile {
+    Work *first, *then;
+
+    bool piece(unsigned thread) const
+    {
+        return (first && first->piece(thread)) || (then && then->piece(thread));
+    }
+};
+
 class Crew {
   public:
     /* One of the threads is the caller's. */

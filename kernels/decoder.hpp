@@ -120,11 +120,11 @@ class Decoder {
 
     /* Decode records of data[start:stop], all of them or up to one that changes how the next are read, and do other work, if there
      * is any. Returns the number of packets. */
-    u64 decode(Reader &reader, const Bytes &block, size_t start, size_t stop, const Asked &asked, Work *meanwhile);
+    u64 decode(Reader &reader, const Bytes &block, size_t start, size_t stop, const Asked &asked, const Meanwhile &meanwhile);
 
-    /* Take in what ended the decoding. Returns where, the status (FULL: it goes on there), the size of the next record, and whether
-     * the next packet is at `until_ns` or later. */
-    std::tuple<size_t, int, u64, bool> proceed(Reader &reader);
+    /* Take in what ended the decoding. Returns where, the status (FULL: it goes on there), and whether the next packet is at
+     * `until_ns` or later. */
+    std::tuple<size_t, int, bool> proceed(Reader &reader);
 
     /* A slow sample: its delay, the time and the number of its response, the endpoints of that (source, destination, ports and
      * protocol), and the leg. */
@@ -175,9 +175,6 @@ class Decoder {
 
     /* Write all samples. */
     void write_samples(Room<s64> time_ns, Room<s64> delay_ns, Room<u8> leg) const;
-
-    /* Read a file's bytes from `offset` on into data[start:stop], each thread a part. Returns how many came. */
-    size_t read(int file, const Memory &into, size_t start, size_t stop, u64 offset);
 
     /* The rows of one shard, part after part. */
     size_t row_count() const;

@@ -223,16 +223,27 @@ WL_INLINE struct wl_connection_set *wl_set_of(const struct wl_match *m, u64 key)
     return &m->connections[key & (m->connection_sets - 1)];
 }
 
-/* The place that holds a key, or would (an empty one, for key 0); WL_SET: none. Without a branch for each key, of which one in
- * a search would be predicted wrongly. */
-WL_INLINE u32 wl_place(const struct wl_connection_set *set, u64 key)
+/* The places that hold a key, as bits. Without a branch for each, of which one in a search would be predicted wrongly. */
+WL_INLINE u32 wl_places(const struct wl_connection_set *set, u64 key)
 {
-    u32 found = 1u << WL_SET;
+    u32 found = 0;
 
 #pragma GCC unroll 8
     for (int i = 0; i < WL_SET; i++)
         found |= (u32)(set->key[i] == key) << i;
-    return (u32)__builtin_ctz(found);
+    return found;
+}
+
+/* The place that holds a key, or would (an empty one, for key 0); WL_SET: none. */
+WL_INLINE u32 wl_place(const struct wl_connection_set *set, u64 key)
+{
+    return (u32)__builtin_ctz(wl_places(set, key) | 1u << WL_SET);
+}
+
+/* The place where a packet with this key will look: that of its connection, or the first empty one. */
+WL_INLINE u32 wl_next_place(const struct wl_connection_set *set, u64 key)
+{
+    return (u32)__builtin_ctz(wl_places(set, key) | wl_places(set, 0) << WL_SET | 1u << 2 * WL_SET) % WL_SET;
 }
 
 /* An empty place, or that of the least recently used entry. */

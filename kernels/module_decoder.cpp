@@ -1,19 +1,15 @@
 /* Blocks of records to rows and back to columns: checks arrays and releases the GIL. */
-#include <unistd.h>
-
-#include <atomic>
-#include <cerrno>
-
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
 #include "decoder.hpp"
+#include "file_read.hpp"
 #include "module.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
-u64 Decoder::decode(Reader &reader, const Bytes &block, size_t start, size_t stop, const Asked &asked, Work *meanwhile)
+u64 Decoder::decode(Reader &reader, const Bytes &block, size_t start, size_t stop, const Asked &asked, const Meanwhile &meanwhile)
 {
     if (start > stop || stop > block.shape(0) || block.shape(0) > UINT32_MAX)
         throw std::invalid_argument("the part to read lies outside the buffer");
@@ -36,15 +32,13 @@ u64 Decoder::decode(Reader &reader, const Bytes &block, size_t start, size_t sto
     return parts.examined();
 }
 
-std::tuple<size_t, int, u64, bool> Decoder::proceed(Reader &reader)
+std::tuple<size_t, int, bool> Decoder::proceed(Reader &reader)
 {
-    u64 needed = 0;
-
     if (!at)
         throw std::invalid_argument("nothing was decoded");
-    wl_step step = parts.proceed(reader, at, needed);
+    wl_step step = parts.proceed(reader, at);
     int status = step == WL_STEP_MORE ? MORE : step == WL_STEP_BROKEN ? BROKEN : FULL;
-    return {at - data.data(), status, needed, step == WL_STEP_PACKET};
+    return {at - data.data(), status, step == WL_STEP_PACKET};
 }
 
 std::vector<Decoder::Slow> Decoder::slowest(Reader &reader) const
@@ -248,62 +242,35 @@ s64 Decoder::time_ns(size_t number) const
     return row(number).time_ns;
 }
 
-size_t Decoder::read(int file, const Memory &into, size_t start, size_t stop, u64 offset)
-{
-    std::vector<ssize_t> got(crew.size());
-    std::atomic<int> problem = 0;
-    size_t sum = 0;
-
-    if (start > stop || stop > into.shape(0))
-        throw std::invalid_argument("the part to read lies outside the buffer");
-    size_t each = (stop - start + crew.size() - 1) / crew.size();
-    {
-        nb::gil_scoped_release release;
-        crew.run([&](unsigned part) {
-            size_t from = std::min(start + part * each, stop), to = std::min(from + each, stop), done = 0;
-
-            while (from + done < to) {
-                ssize_t n = pread(
-                    file, into.data() + from + done, to - from - done, static_cast<off_t>(offset + from - start + done));
-
-                if (n < 0 && errno == EINTR)
-                    continue;
-                if (n < 0)
-                    problem = errno;
-                if (n <= 0)
-                    break;
-                done += static_cast<size_t>(n);
-            }
-            got[part] = static_cast<ssize_t>(done);
-        });
-    }
-    for (size_t part = 0; part < got.size(); part++) {
-        sum += static_cast<size_t>(got[part]);
-        if (static_cast<size_t>(got[part]) < each) /* what comes after a gap is not wanted */
-            break;
-    }
-    if (!sum && problem) {
-        errno = problem;
-        PyErr_SetFromErrno(PyExc_OSError);
-        throw nb::python_error();
-    }
-    return sum;
-}
-
 void add_decoder(nb::module_ &m)
 {
     nb::class_<Work>(m, "Work", "Work in pieces, for threads that have nothing better to do.");
+    nb::class_<FileRead, Work>(m, "FileRead", "A part of a file, which is read as soon as threads have time.")
+        .def(nb::init<int, const Memory &, size_t, size_t, u64>(), "file"_a, "data"_a, "start"_a, "stop"_a, "offset"_a)
+        .def(
+            "bytes",
+            [](const FileRead &read) {
+                size_t got = read.bytes();
+
+                if (!got && read.error()) {
+                    errno = read.error();
+                    PyErr_SetFromErrno(PyExc_OSError);
+                    throw nb::python_error();
+                }
+                return got;
+            },
+            "How many bytes came, once the work is done; 0: the file ended.");
     nb::class_<Decoder>(m, "Decoder", "Blocks of a file, decoded by several threads into rows that a method takes as they are.")
         .def(nb::init<unsigned>(), "threads"_a)
         .def(
             "decode",
             [](Decoder &decoder, Reader &reader, const Bytes &data, size_t start, size_t stop, bool all, bool sharded, bool keep,
-                u32 words, bool by_source, s64 until_ns, size_t most, u32 legs, s64 least_ns, Work *meanwhile) {
-                return decoder.decode(
-                    reader, data, start, stop, {all, sharded, keep, words, by_source, until_ns, most, legs, least_ns}, meanwhile);
+                u32 words, bool by_source, s64 until_ns, size_t most, u32 legs, s64 least_ns, Work *meanwhile, Work *next) {
+                return decoder.decode(reader, data, start, stop,
+                    {all, sharded, keep, words, by_source, until_ns, most, legs, least_ns}, {meanwhile, next});
             },
             "reader"_a, "data"_a, "start"_a, "stop"_a, "all"_a, "sharded"_a, "keep"_a, "words"_a, "by_source"_a, "until_ns"_a,
-            "most"_a, "legs"_a, "least_ns"_a, "meanwhile"_a.none() = nb::none(),
+            "most"_a, "legs"_a, "least_ns"_a, "meanwhile"_a.none() = nb::none(), "next"_a.none() = nb::none(),
             "Decode a part of a block, up to a record that changes how the next are read, or to a packet at until_ns or later, and "
             "do other work. Returns the packets.")
         .def("beside", &Decoder::beside, nb::rv_policy::take_ownership, "Another one with the same threads, for the next block.")
@@ -315,7 +282,7 @@ void add_decoder(nb::module_ &m)
             },
             "work"_a, "Do what is left of a work.")
         .def("proceed", &Decoder::proceed, "reader"_a,
-            "Take in what ended the decoding. Returns (stopped at, status, size of the next record, whether until_ns was reached).")
+            "Take in what ended the decoding. Returns (stopped at, status, whether until_ns was reached).")
         .def(
             "slowest",
             [](const Decoder &decoder, Reader &reader) {
@@ -357,7 +324,6 @@ void add_decoder(nb::module_ &m)
             "Whether what ended the decoding changes the reader.")
         .def_prop_ro(
             "edge_ns", [](const Decoder &decoder) { return decoder.parts.edge_ns(); }, "The time of the packet that ended it.")
-        .def("read", &Decoder::read, "file"_a, "data"_a, "start"_a, "stop"_a, "offset"_a, "Read a part of a file, by all threads.")
         .def("time_ns", &Decoder::time_ns, "row"_a, "The time of a row, of those in one shard.")
         .def("__len__", &Decoder::row_count, "The rows of one shard.");
 }

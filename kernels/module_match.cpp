@@ -34,7 +34,8 @@ constexpr u8 nothing = 255;        /* a kind: no sample */
 class alignas(128) Shard : public wl_match { /* no line of the cache belongs to two threads */
   public:
     Shard(u32 matchers_on, bool first, size_t connection_count, size_t most_segments, size_t waiting_count)
-        : wl_match{}, most_sets(power_of_two(connection_count / WL_SET)), most_waiting(power_of_two(waiting_count / WL_SET))
+        : wl_match{}, most_sets(power_of_two(connection_count / WL_SET)), most_waiting(power_of_two(waiting_count / WL_SET)),
+          sets(most_sets)
     {
         matchers = matchers_on;
         first_copy = first;
@@ -42,7 +43,6 @@ class alignas(128) Shard : public wl_match { /* no line of the cache belongs to 
         waiting_sets = std::min(most_waiting, fewest_sets);
         segment_count = static_cast<u32>(most_segments);
         segments_begun = 1;
-        sets = zeroed_lines<wl_connection_set>(connection_sets);
         requests = zeroed<wl_waiting>(waiting_sets * WL_SET);
         in_flight = zeroed<wl_segment>(segment_count);
         connections = sets.get();
@@ -58,24 +58,32 @@ class alignas(128) Shard : public wl_match { /* no line of the cache belongs to 
     {
         if (connection_sets == most_sets)
             return 0;
-        std::unique_ptr<wl_connection_set[], Free> more;
-        try {
-            more = zeroed_lines<wl_connection_set>(2 * connection_sets);
-        } catch (const std::bad_alloc &) { /* the table stays as it is, and counts what it drops */
-            return 0;
-        }
+        sets.grow(connection_sets, 2 * connection_sets);
         for (size_t i = 0; i < connection_sets; i++)
-            for (size_t place = 0; place < WL_SET && sets[i].connection[place].used; place++) {
-                wl_connection_set &to = more[sets[i].key[place] & (2 * connection_sets - 1)];
-                u32 empty = wl_least_recent(&to);
-
-                to.key[empty] = sets[i].key[place];
-                to.connection[empty] = sets[i].connection[place];
-            }
-        sets = std::move(more);
-        connections = sets.get();
+            split(sets[i], sets[connection_sets + i]);
         connection_sets *= 2;
         return 1;
+    }
+
+    /* Move the entries of a set whose key has the next bit to another one, which is empty; all stay in order. */
+    void split(wl_connection_set &set, wl_connection_set &other) const
+    {
+        size_t kept = 0, moved = 0;
+
+        for (size_t place = 0; place < WL_SET && set.connection[place].used; place++) {
+            bool moves = set.key[place] & connection_sets;
+            wl_connection_set &to = moves ? other : set;
+            size_t into = moves ? moved++ : kept++;
+
+            if (!moves && into == place)
+                continue;
+            to.key[into] = set.key[place];
+            to.connection[into] = set.connection[place];
+        }
+        for (size_t place = kept; place < kept + moved; place++) {
+            set.key[place] = 0;
+            set.connection[place] = {};
+        }
     }
 
     int double_waiting()
@@ -98,7 +106,7 @@ class alignas(128) Shard : public wl_match { /* no line of the cache belongs to 
     }
 
     size_t most_sets, most_waiting;
-    std::unique_ptr<wl_connection_set[], Free> sets;
+    Reserved<wl_connection_set> sets;
     std::unique_ptr<wl_waiting[], Free> requests;
     std::unique_ptr<wl_segment[], Free> in_flight;
 };
@@ -232,7 +240,7 @@ class Match {
             if (i + 2 * ahead < count) {
                 const wl_connection_set *set = wl_set_of(&table(key(i + 2 * ahead)), key(i + 2 * ahead));
 
-                u8 place = static_cast<u8>(wl_place(set, key(i + 2 * ahead)) % WL_SET);
+                u8 place = static_cast<u8>(wl_next_place(set, key(i + 2 * ahead)));
 
                 places[(i + 2 * ahead) % kept] = place;
                 __builtin_prefetch(&set->connection[place], 1);

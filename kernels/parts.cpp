@@ -175,7 +175,8 @@ void Parts::walk_all(const Reader &reader, const u8 *at, const u8 *end, s64 unti
     walked = so_far;
 }
 
-void Parts::decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, Asked asked, Crew &crew, Work *meanwhile)
+void Parts::decode(
+    Reader &reader, const u8 *begin, const u8 *at, const u8 *end, Asked asked, Crew &crew, const Meanwhile &meanwhile)
 {
     std::atomic<unsigned> ready = 0, taken = 0;
     bool plain = common(reader);
@@ -190,21 +191,20 @@ void Parts::decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end,
             if (next < ready.load(std::memory_order_acquire)) {
                 if (taken.compare_exchange_strong(next, next + 1))
                     (plain ? decode_part<true> : decode_part<false>)(reader, parts[next], begin, asked);
-            } else if (!meanwhile || !meanwhile->piece(thread)) {
+            } else if (!meanwhile.piece(thread)) {
                 Crew::wait(waited++);
             }
         }
-        while (meanwhile && meanwhile->piece(thread))
+        while (meanwhile.piece(thread))
             ;
     });
     for (const Part &part : parts)
         add_up(reader, part);
 }
 
-wl_step Parts::proceed(Reader &reader, const u8 *&at, u64 &needed)
+wl_step Parts::proceed(Reader &reader, const u8 *&at)
 {
     at = walked.at;
-    needed = walked.length;
     reader.file = walked.file;
     if (walked.edge)
         return WL_STEP_PACKET;

@@ -70,7 +70,7 @@ class Parts {
 
     /* Decode the records of [at, end), in a block that begins at `begin`, and do other work, if there is any. Without the GIL, as
      * all that follows. */
-    void decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, Asked asked, Crew &crew, Work *meanwhile);
+    void decode(Reader &reader, const u8 *begin, const u8 *at, const u8 *end, Asked asked, Crew &crew, const Meanwhile &meanwhile);
 
     /* Where the records of a part begin and end. */
     std::pair<const u8 *, const u8 *> records(unsigned part) const
@@ -131,9 +131,8 @@ class Parts {
     }
 
     /* Take in what ended the decoding. Returns WL_STEP_OTHER if it goes on at `at`; WL_STEP_PACKET if the packet there is the first
-     * at the time asked for or later; WL_STEP_MORE if the next record, of `needed` bytes, does not end inside the block; or
-     * WL_STEP_BROKEN. */
-    wl_step proceed(Reader &reader, const u8 *&at, u64 &needed);
+     * at the time asked for or later; WL_STEP_MORE if the next record does not end inside the block; or WL_STEP_BROKEN. */
+    wl_step proceed(Reader &reader, const u8 *&at);
 
     /* The time of that packet. */
     s64 edge_ns() const

@@ -10,6 +10,7 @@ import subprocess
 import termios
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
@@ -22,11 +23,13 @@ from tests.support.simulated_captures import write_simulation
 from tests.support.waiting import PATIENCE_S, until
 from wirelag.capture.ahead import MOST as MOST_AHEAD
 from wirelag.capture.files import Capture
-from wirelag.capture.source import Packets
 from wirelag.packets.batch import PacketBatch
 from wirelag.sim import Scenario, simulate
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.sim.queue_frames import downstream_frames, upstream_frames
+
+if TYPE_CHECKING:
+    from wirelag.capture.source import Packets
 
 SSH = "rtt/zeek/ssh.pcap.gz"
 
@@ -101,7 +104,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch, input: int, batch: int) -> None:
     """
     inputs = itertools.count(1)
 
-    def shown(capture: Packets) -> Iterator[PacketBatch]:
+    def shown(capture: "Packets") -> Iterator[PacketBatch]:
         mine = next(inputs)
         for n, one in enumerate(capture, 1):
             if (mine, n) == (input, batch):

@@ -9,14 +9,15 @@ from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
-from wirelag.capture.pcap import CaptureFile, CaptureStatistics, Into, Take
+from wirelag.capture.pcap import CaptureFile, CaptureStatistics
 from wirelag.capture.streams import STANDARD_INPUT
 from wirelag.errors import WirelagError
 from wirelag.packets.filters import EARLIEST_NS, LATEST_NS, Filter
-from wirelag.packets.packet_id import PacketId
 
 if TYPE_CHECKING:
+    from wirelag.capture.pcap import Into, Take
     from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.packet_id import PacketId
 
 Order = Literal["time", "given"]
 

@@ -9,19 +9,35 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from wirelag import _kernels
 from wirelag.capture.streams import STANDARD_INPUT, Stream, is_remote, open_stream
 from wirelag.errors import WirelagError
 from wirelag.packets.filters import Filter
-from wirelag.packets.packet_id import PacketId
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     import numpy as np
     import numpy.typing as npt
 
     from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.packet_id import PacketId
+
+    class Into(Protocol):
+        """What takes packets where they are read; how many comes instead of a batch."""
+
+        def observe(self, packets: PacketBatch) -> int:
+            """Add a batch."""
+            ...
+
+        def feed(
+            self, reader: _kernels.Reader, data: npt.NDArray[np.uint8], start: int, stop: int, base: int
+        ) -> tuple[int, int, int, int]:
+            """Add packets of a part of a file as they are decoded; returns what `Reader.feed` does."""
+            ...
+
 
 BLOCK_BYTES: Final = 1 << 21
 _LEAST_ROOM: Final = 1 << 16  # a block with less space is replaced
@@ -31,20 +47,6 @@ _UNUSED: Final = 3  # references: the list's, the loop's and the check's own
 
 Take: TypeAlias = "Callable[[PacketBatch], Any]"
 """What is made of a batch where it is read, and comes instead of it."""
-
-
-class Into(Protocol):
-    """What takes packets where they are read; how many comes instead of a batch."""
-
-    def observe(self, packets: PacketBatch) -> int:
-        """Add a batch."""
-        ...
-
-    def feed(
-        self, reader: _kernels.Reader, data: npt.NDArray[np.uint8], start: int, stop: int, base: int
-    ) -> tuple[int, int, int, int]:
-        """Add packets of a part of a file as they are decoded; returns what `Reader.feed` does."""
-        ...
 
 
 @dataclass(slots=True)
@@ -198,12 +200,12 @@ class CaptureFile:
     def new_reader(self) -> _kernels.Reader:
         """What decodes it from the beginning, and counts."""
         self._counted = None
-        wanted = self.packet_id or PacketId(flow=False, length=False, ip_id=False, transport=False, prefix=0)
+        wanted = self.packet_id
         self._reader = _kernels.Reader(
             tunnels=self.tunnels,
-            fields=wanted.fields,
-            prefix=wanted.prefix,
-            seed=wanted.seed,
+            fields=wanted.fields if wanted else 0,
+            prefix=wanted.prefix if wanted else 0,
+            seed=wanted.seed if wanted else 0,
             # Not a method: the reader would then refer to its owner, a cycle that is never collected.
             compile=partial(_compiled, self.filter.expression) if self.filter.expression else None,
             **self.filter.kernel_arguments(),

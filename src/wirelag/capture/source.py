@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from wirelag.capture.files import Capture
 from wirelag.capture.pcap import CaptureStatistics
@@ -15,45 +15,45 @@ from wirelag.errors import SettingError, WirelagError
 from wirelag.packets.filters import Filter
 
 if TYPE_CHECKING:
+    from typing import IO, Protocol, TypeGuard
+
     from wirelag.packets.batch import PacketBatch
 
-PathOrFile: TypeAlias = str | os.PathLike[str] | IO[bytes]
+    class Statistics(Protocol):
+        """How much was read."""
+
+        @property
+        def packets(self) -> int:
+            """Packets, with or without a row."""
+
+        @property
+        def skipped(self) -> dict[str, int]:
+            """Packets without a row, by reason."""
+
+    class Packets(Protocol):
+        """Packet batches, and their statistics."""
+
+        def __iter__(self) -> Iterator[PacketBatch]:
+            """The batches."""
+
+        @property
+        def statistics(self) -> Statistics:
+            """What was read so far."""
+
+        @property
+        def warnings(self) -> list[str]:
+            """What could not be read, one line each."""
+
+        @property
+        def names(self) -> list[str]:
+            """Where the packets are from."""
+
+
+PathOrFile: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
 PacketSource: TypeAlias = "PathOrFile | Sequence[PathOrFile] | Packets | Iterable[PacketBatch]"
 """A path, a glob, an open file, several of these, an interface, or packet batches (such as those of `wirelag.read`)."""
 
 _LONGEST_NAME: Final = 15  # characters of an interface
-
-
-class Statistics(Protocol):
-    """How much was read."""
-
-    @property
-    def packets(self) -> int:
-        """Packets, with or without a row."""
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """Packets without a row, by reason."""
-
-
-@runtime_checkable
-class Packets(Protocol):
-    """Packet batches, and their statistics."""
-
-    def __iter__(self) -> Iterator[PacketBatch]:
-        """The batches."""
-
-    @property
-    def statistics(self) -> Statistics:
-        """What was read so far."""
-
-    @property
-    def warnings(self) -> list[str]:
-        """What could not be read, one line each."""
-
-    @property
-    def names(self) -> list[str]:
-        """Where the packets are from."""
 
 
 def open_packets(
@@ -72,7 +72,7 @@ def open_packets(
         return Listening(source, duration_ns, filter, tunnels)
     if duration_ns is not None:
         raise SettingError("duration", "is for interfaces; choose a part of a capture with a filter")
-    if isinstance(source, Packets):
+    if are_packets(source):
         _need_no(filter, tunnels)
         return source
     parts = _several(source)
@@ -116,6 +116,11 @@ def _is_file(thing: object) -> bool:
     return isinstance(thing, str | os.PathLike) or hasattr(thing, "read")
 
 
+def are_packets(source: object) -> TypeGuard[Packets]:
+    """Whether a source is packet batches with their statistics."""
+    return all(hasattr(source, name) for name in ("__iter__", "statistics", "warnings", "names"))
+
+
 def _is_batch(thing: object) -> bool:
     if _is_file(thing):  # then numpy is not needed
         return False
@@ -146,7 +151,7 @@ def list_files(source: PathOrFile | Iterable[PathOrFile]) -> list[tuple[str, str
 
     A file that is named twice is an error: its packets would count twice.
     """
-    if isinstance(source, Packets):
+    if are_packets(source):
         raise SettingError("source", "this question reads captures more than once: name their paths")
     several = _several(source)
     files: list[tuple[str, str]] = []

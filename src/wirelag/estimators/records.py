@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wirelag import _kernels
 from wirelag.packets.filters import EARLIEST_NS, LATEST_NS
@@ -21,6 +21,8 @@ from wirelag.synopses.samples import LEGS, MIXED
 from wirelag.synopses.slowest import SlowSample
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     import numpy as np
     import numpy.typing as npt
 
@@ -33,18 +35,18 @@ if TYPE_CHECKING:
 
     Words = npt.NDArray[np.uint64]
 
+    class RowsMeter(Protocol):
+        """A method's meter that takes rows of a decoder."""
+
+        all_rows: bool  # or only those that matter to matching
+        apart: bool  # whether one thread takes rows, in order, for as long as others decode the next ones
+        sharded: bool  # by flow key
+
+        def work(self, decoder: _kernels.Decoder, packets: int) -> _kernels.Work | None:
+            """Take what was decoded last, of this number of packets, or return the work of taking it."""
+
+
 MOST_THREADS: Final = 16  # each keeps samples and rows of its own
-
-
-class RowsMeter(Protocol):
-    """A method's meter that takes rows of a decoder."""
-
-    all_rows: bool  # or only those that matter to matching
-    apart: bool  # whether one thread takes rows, in order, for as long as others decode the next ones
-    sharded: bool  # by flow key
-
-    def work(self, decoder: _kernels.Decoder, packets: int) -> _kernels.Work | None:
-        """Take what was decoded last, of this number of packets, or return the work of taking it."""
 
 
 class _Block(NamedTuple):
@@ -93,7 +95,7 @@ class RecordsMeter:
 
             self._measuring = Later()
         self._slowest, self._legs = slowest, 1 << LEGS.index(leg) if leg in LEGS else 3
-        self.read = decoder.read  # a file, on all cores
+        self.finish = decoder.finish  # a work, on all cores
 
     def intervals(self, blocks: Iterable[Records], interval_ns: int | None = None) -> Iterator[Interval]:
         """Measure all records; yields each interval that has ended, before anything after it is measured.
@@ -125,7 +127,7 @@ class RecordsMeter:
             records.reader, records.data, records.start, records.stop, meter.all_rows, meter.sharded,
             bool(self._into), self._words, self._by_source,
             until_ns, slowest.most, self._legs, slowest.least_ns,
-            before and before.work,
+            before and before.work, records.next,
         )  # fmt: skip
         if before is not None:
             self._open = None
@@ -139,7 +141,7 @@ class RecordsMeter:
             self._measuring.leave(self._take_rows, packets, _Block(None, decoder, records.reader, records.name))
             # What this decoder and its block of bytes were used for before last is done with.
             self._measuring.finish(0 if decoder.changes else 1)
-        records.start, records.status, records.needed, edge = decoder.proceed(records.reader)
+        records.start, records.status, edge = decoder.proceed(records.reader)
         return decoder.edge_ns if edge else None
 
     def _finish(self) -> None:

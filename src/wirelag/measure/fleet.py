@@ -174,10 +174,10 @@ def look_at_some(files: Sequence[tuple[str, str, str]], tunnels: bool, length: i
 
 def captures_of(source: PacketSource) -> list[tuple[str, str]]:
     """The captures of a source that other machines can open, each with its name."""
-    from wirelag.capture.source import Packets, each_of, is_interface, list_files
+    from wirelag.capture.source import are_packets, each_of, is_interface, list_files
     from wirelag.capture.streams import STANDARD_INPUT
 
-    if isinstance(source, Packets) or (isinstance(source, str) and is_interface(source)):
+    if are_packets(source) or (isinstance(source, str) and is_interface(source)):
         raise SettingError("on", "other processes read captures by their names: give paths or URLs")
     several = each_of(source)  # type: ignore[arg-type]
     if any(not isinstance(one, str) and not hasattr(one, "__fspath__") for one in several) or STANDARD_INPUT in several:

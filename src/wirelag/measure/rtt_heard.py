@@ -123,7 +123,7 @@ class Heard:
         rows, into = settings.estimator().rows_meter(threads), self._into()
         meter = RecordsMeter(rows, threads, self.slowest, settings.ranked, into)
         shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
-        for when in meter.intervals(shown(Undecoded(file, meter.read, threads)), settings.interval_ns):
+        for when in meter.intervals(shown(Undecoded(file, meter.finish, threads)), settings.interval_ns):
             yield when, rows.cut(when), self._open
             self._next_interval()
             into.connections = self._taking

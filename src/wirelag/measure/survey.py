@@ -96,7 +96,7 @@ class Survey:
         survey, threads = cls(), min(cores, MOST_THREADS)
         meter = RecordsMeter(survey, threads, Slowest(0))
         shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
-        for _ in meter.intervals(shown(Undecoded(file, meter.read, threads))):
+        for _ in meter.intervals(shown(Undecoded(file, meter.finish, threads))):
             pass
         return survey
 
