@@ -1,7 +1,12 @@
 /* What a capture holds: checks arrays, releases the GIL and loops over survey.h. */
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <stdexcept>
 #include <vector>
+
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/vector.h>
 
 #include "decoder.hpp"
 #include "module.hpp"
@@ -28,34 +33,52 @@ class Survey {
         allocate(places_at_first);
     }
 
+    static constexpr size_t kinds = WL_STAMP + 1;
+
     /* Counts packets by kind and by flag, and adds what they show. A later fragment has no ports, so no conversation. */
-    void observe(nb::handle packets, Room<u64> kinds, Room<u64> flags)
+    void observe(nb::handle packets)
     {
         size_t rows = nb::len(packets);
         Values<u64> flow_key{packets, "flow_key", rows};
         Values<u16> src_port{packets, "src_port", rows}, dst_port{packets, "dst_port", rows}, flag{packets, "flags", rows};
         Values<u8> kind{packets, "kind", rows}, message{packets, "message", rows};
 
-        add_rows(rows, kinds, flags,
-            [&](size_t i) -> Row { return {flow_key[i], src_port[i], dst_port[i], flag[i], kind[i], message[i]}; });
+        nb::gil_scoped_release release;
+        add_rows(rows, [&](size_t i) -> Row { return {flow_key[i], src_port[i], dst_port[i], flag[i], kind[i], message[i]}; });
     }
 
-    /* The same for decoded rows. */
-    void observe_rows(const Decoder &decoder, Room<u64> kinds, Room<u64> flags)
-    {
-        for (unsigned part = 0; part < decoder.parts.size(); part++) {
-            const Parts::Rows &rows = decoder.parts.rows(part, 0);
-
-            add_rows(rows.size(), kinds, flags, [&](size_t i) -> Row {
-                return {rows[i].flow_key, rows[i].src_port, rows[i].dst_port, rows[i].flags, rows[i].kind, rows[i].message};
-            });
+    /* The same for decoded rows: they must come in order, so that it is one piece of work. */
+    class Rows : public Work {
+      public:
+        Rows(Survey &into, const Decoder &rows) : survey(into), decoder(rows)
+        {
         }
-    }
 
-    /* Adds the conversations of another. */
+        bool piece(unsigned) override
+        {
+            if (taken.exchange(true))
+                return false;
+            for (unsigned part = 0; part < decoder.parts.size(); part++) {
+                const Parts::Rows &rows = decoder.parts.rows(part, 0);
+
+                survey.add_rows(rows.size(), [&](size_t i) -> Row {
+                    return {rows[i].flow_key, rows[i].src_port, rows[i].dst_port, rows[i].flags, rows[i].kind, rows[i].message};
+                });
+            }
+            return true;
+        }
+
+      private:
+        Survey &survey;
+        const Decoder &decoder;
+        std::atomic<bool> taken = false;
+    };
+
+    /* Adds the packets of another. */
     void merge(const Survey &other)
     {
         nb::gil_scoped_release release;
+        add_counts(other.by_kind.data(), other.by_flag.data());
         thin(std::max(known.level, other.known.level));
         for (u64 at = 0; at <= other.known.mask; at++)
             if (other.known.facts[at])
@@ -63,11 +86,13 @@ class Survey {
     }
 
     /* The same with what `conversations` said of another, which may be on another machine. */
-    void merge_saved(const Column<u64> &keys_of, const Column<u8> &facts_of, u32 level)
+    void merge_saved(const Column<u64> &keys_of, const Column<u8> &facts_of, u32 level, const std::vector<u64> &of_kind,
+        const std::vector<u64> &of_flag)
     {
-        if (keys_of.shape(0) != facts_of.shape(0) || level > 63)
+        if (keys_of.shape(0) != facts_of.shape(0) || level > 63 || of_kind.size() != kinds || of_flag.size() != flag_bits)
             throw std::invalid_argument("these are not conversations");
         nb::gil_scoped_release release;
+        add_counts(of_kind.data(), of_flag.data());
         thin(std::max(known.level, level));
         for (size_t i = 0; i < keys_of.shape(0); i++)
             if (facts_of.data()[i])
@@ -87,6 +112,14 @@ class Survey {
             }
     }
 
+    const std::array<u64, kinds> &packets_by_kind() const
+    {
+        return by_kind;
+    }
+    const std::array<u64, flag_bits> &packets_by_flag() const
+    {
+        return by_flag;
+    }
     u64 count() const
     {
         return known.count;
@@ -103,16 +136,19 @@ class Survey {
         u8 kind, message;
     };
 
-    template <typename Get> void add_rows(size_t rows, Room<u64> &kinds, Room<u64> &flags, const Get &row)
+    void add_counts(const u64 *of_kind, const u64 *of_flag)
     {
-        size_t many = kinds.shape(0);
-        u64 *of_kind = kinds.data(), *of_flag = flags.data();
+        for (size_t kind = 0; kind < kinds; kind++)
+            by_kind[kind] += of_kind[kind];
+        for (size_t bit = 0; bit < flag_bits; bit++)
+            by_flag[bit] += of_flag[bit];
+    }
+
+    template <typename Get> void add_rows(size_t rows, const Get &row)
+    {
         const u8 *ranks = port_ranks();
         std::vector<u64> low(256), high(256); /* packets by either byte of their flags */
 
-        if (many <= WL_STAMP || flags.shape(0) != flag_bits)
-            throw std::invalid_argument("there must be a count for each kind and flag");
-        nb::gil_scoped_release release;
         for (size_t i = 0; i < rows; i++) {
             const Row now = row(i);
 
@@ -122,7 +158,7 @@ class Survey {
                 __builtin_prefetch(&known.keys[place]);
                 __builtin_prefetch(&known.facts[place], 1);
             }
-            of_kind[std::min<size_t>(now.kind, many - 1)]++;
+            by_kind[std::min<size_t>(now.kind, kinds - 1)]++;
             low[now.flags & 255]++;
             high[now.flags >> 8]++;
             if (!(now.flags & WL_LATER))
@@ -131,7 +167,7 @@ class Survey {
         }
         for (size_t bit = 0; bit < flag_bits; bit++)
             for (size_t value = 0; value < 256; value++)
-                of_flag[bit] += value >> bit % 8 & 1 ? (bit < 8 ? low : high)[value] : 0;
+                by_flag[bit] += value >> bit % 8 & 1 ? (bit < 8 ? low : high)[value] : 0;
     }
 
     void allocate(u64 places)
@@ -178,6 +214,8 @@ class Survey {
     }
 
     u64 most;
+    std::array<u64, kinds> by_kind = {};
+    std::array<u64, flag_bits> by_flag = {};
     wl_conversations known = {};
     std::unique_ptr<u64[], Free> keys;
     std::unique_ptr<u8[], Free> facts;
@@ -189,10 +227,16 @@ void add_survey(nb::module_ &m)
 {
     nb::class_<Survey>(m, "Survey", "What packets show about their conversations.")
         .def(nb::init<u64>(), "most"_a)
-        .def("observe", &Survey::observe, "packets"_a, "kinds"_a, "flags"_a, "Add packets; count them by kind and flag.")
-        .def("observe_rows", &Survey::observe_rows, "decoder"_a, "kinds"_a, "flags"_a, "Add decoded rows, of all packets.")
-        .def("merge", &Survey::merge, "other"_a, "Add the conversations of another.")
-        .def("merge_saved", &Survey::merge_saved, "keys"_a, "facts"_a, "level"_a, "Add conversations of another.")
+        .def("observe", &Survey::observe, "packets"_a, "Add packets; count them by kind and flag.")
+        .def(
+            "rows", [](Survey &survey, const Decoder &decoder) -> Work * { return new Survey::Rows(survey, decoder); }, "decoder"_a,
+            nb::rv_policy::take_ownership, nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>(),
+            "The work of adding decoded rows, of all packets.")
+        .def("merge", &Survey::merge, "other"_a, "Add the packets of another.")
+        .def("merge_saved", &Survey::merge_saved, "keys"_a, "facts"_a, "level"_a, "kinds"_a, "flags"_a,
+            "Add what another has saved.")
+        .def_prop_ro("kinds", &Survey::packets_by_kind, "Packets by kind.")
+        .def_prop_ro("flags", &Survey::packets_by_flag, "Packets by bit of their flags.")
         .def("conversations", &Survey::conversations, "keys"_a, "facts"_a, "Fill the arrays with all conversations.")
         .def("__len__", &Survey::count)
         .def_prop_ro("level", &Survey::level);

@@ -148,17 +148,18 @@ def test_conversations_are_those_of_the_twin(tmp_path: Path, most: int) -> None:
     (tmp_path / "random.pcap").write_bytes(pcap(frames))
     write_simulation(simulate(Scenario(packets=3_000, seed=4)), tmp_path / "real.pcap")
     whole, halves = _kernels.Survey(most), [_kernels.Survey(most), _kernels.Survey(most)]
-    twin, kinds, flags = oracle.Survey(most), np.zeros(len(Kind), np.uint64), np.zeros(16, np.uint64)
+    twin = oracle.Survey(most)
     for number, name in enumerate(("random.pcap", "real.pcap")):
         for batch in CaptureFile(str(tmp_path / name)):
-            whole.observe(batch, kinds, flags)
-            halves[number].observe(batch, kinds.copy(), flags.copy())
+            whole.observe(batch)
+            halves[number].observe(batch)
             twin.observe(batch)
     halves[0].merge(halves[1])
     assert kept(whole) == kept(halves[0]) == twin.conversations
     assert whole.level == halves[0].level == twin.level
-    assert {kind: int(kinds[kind]) for kind in Kind if kinds[kind]} == dict(twin.kinds)
-    assert {flag: int(flags[flag.bit_length() - 1]) for flag in Flag if flag in twin.flags} == dict(twin.flags)
+    for one in (whole, halves[0]):
+        assert {kind: one.kinds[kind] for kind in Kind if one.kinds[kind]} == dict(twin.kinds)
+        assert {flag: one.flags[flag.bit_length() - 1] for flag in Flag if flag in twin.flags} == dict(twin.flags)
 
 
 def test_excess_conversations_are_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -11,7 +12,7 @@ from wirelag.measure.result import Result
 
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture
-    from wirelag.capture.pcap import CaptureStatistics
+    from wirelag.capture.pcap import CaptureFile, CaptureStatistics
     from wirelag.capture.source import PathOrFile
     from wirelag.measure.copies import Copies
     from wirelag.measure.points import Progress
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from wirelag.packets.filters import Filter
     from wirelag.twopoint.sketch import Sighting
 
+LONG_BYTES: Final = 4 << 20  # from so many on, commands are tried while others read the capture
 LINKS: Final = {
     0: "NULL", 1: "Ethernet", 9: "PPP", 12: "raw IP", 14: "raw IP", 50: "PPP in HDLC", 51: "PPPoE", 101: "raw IP",
     104: "Cisco HDLC", 105: "802.11", 108: "LOOP", 113: "Linux cooked (SLL)", 127: "802.11 with radiotap",
@@ -140,6 +142,12 @@ class Looking:
         """Read one capture."""
         from wirelag.capture.files import one_file
         from wirelag.measure.survey import Survey
+
+        capture = self.capture(path, name)
+        file = one_file(capture) if self.captures == 1 else None
+        if file is not None and self.cores > 1 and os.path.getsize(file.path) >= LONG_BYTES:
+            trial, survey = self._at_once(path, name, file, progress)
+            return Surveyed(path, capture, survey, trial, None)
         from wirelag.measure.trial import try_commands
 
         survey, sighting = Survey(with_ids=self.captures > 1), None
@@ -148,12 +156,30 @@ class Looking:
 
             sighting = Sighting()
         observers = [survey.observe, *([sighting.observe] if sighting else [])]
-        capture = self.capture(path, name)
-        file = one_file(capture) if self.captures == 1 else None
         trial = try_commands(capture, observers, progress, only_first=file is not None)
         if file is not None and not trial.whole:
             survey = Survey.of_file(file, self.cores, progress)
         return Surveyed(path, capture, survey, trial, sighting)
+
+    def _at_once(self, path: str, name: str, file: CaptureFile, progress: Progress) -> tuple[Trial, Survey]:
+        """The same for a long capture: one thread tries commands on the first packets while others read all."""
+        from wirelag.estimators.later import Later
+        from wirelag.measure.survey import Survey
+
+        trials: list[Trial] = []
+
+        def try_first() -> None:
+            from wirelag.measure.trial import try_commands  # needs numpy, which others do not wait for
+
+            trials.append(try_commands(self.capture(path, name), [], iter, only_first=True))
+
+        beside = Later()
+        beside.leave(try_first)
+        try:
+            survey = Survey.of_file(file, self.cores, progress)
+        finally:
+            beside.end()
+        return trials[0], survey
 
 
 def result_of(

@@ -9,23 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from wirelag import _kernels
-from wirelag.packets.batch import Flag, Kind, PacketBatch
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from wirelag.capture.pcap import CaptureFile
     from wirelag.capture.undecoded import Records, Undecoded
     from wirelag.measure.points import Progress
+    from wirelag.packets.batch import Flag, Kind, PacketBatch
 
 MOST_CONVERSATIONS: Final = 1 << 20
 MOST_IDS: Final = 1 << 12
 
 # One bit for each fact about a conversation (kernels/survey.h).
 FORWARD, BACKWARD, TO_SERVER, TO_CLIENT, SYN, SYN_ACK, TCP, TIMED = (1 << i for i in range(8))
-TIMED_KINDS: Final = (Kind.DNS, Kind.NTP, Kind.ICMP, Kind.QUIC)
 
 
 class Conversations:
@@ -37,10 +36,14 @@ class Conversations:
 
     def count(self, mask: npt.NDArray[np.bool_] | None = None) -> int:
         """How many conversations there are, or how many in the mask."""
+        import numpy as np
+
         return (len(self.bits) if mask is None else int(np.count_nonzero(mask))) * self.scale
 
     def have(self, bits: int) -> npt.NDArray[np.bool_]:
         """Conversations with all of these bits."""
+        import numpy as np
+
         return np.asarray((self.bits & np.uint8(bits)) == bits)
 
     @property
@@ -60,31 +63,39 @@ class Survey:
 
     def __init__(self, with_ids: bool = False) -> None:
         self._kernel = _kernels.Survey(MOST_CONVERSATIONS)
-        self._kinds = np.zeros(len(Kind), np.uint64)
-        self._flags = np.zeros(16, np.uint64)
         self.with_ids = with_ids
-        self.ids: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
+        self._ids: npt.NDArray[np.uint64] | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
         keys, bits = self._known()
-        return keys, bits, self._kernel.level, self._kinds, self._flags, self.with_ids, self.ids
+        kernel = self._kernel
+        return keys, bits, kernel.level, kernel.kinds, kernel.flags, self.with_ids, self._ids
 
     def __setstate__(self, saved: tuple[Any, ...]) -> None:
-        keys, bits, level, self._kinds, self._flags, self.with_ids, self.ids = saved
+        *counted, self.with_ids, self._ids = saved
         self._kernel = _kernels.Survey(MOST_CONVERSATIONS)
-        self._kernel.merge_saved(keys, bits, level)
+        self._kernel.merge_saved(*counted)
+
+    @property
+    def ids(self) -> npt.NDArray[np.uint64]:
+        """The smallest packet ids, in order."""
+        import numpy as np
+
+        return np.empty(0, np.uint64) if self._ids is None else self._ids
 
     def observe(self, packets: PacketBatch) -> None:
         """Add packets."""
-        self._kernel.observe(packets, self._kinds, self._flags)
+        self._kernel.observe(packets)
         if self.with_ids:
-            self.ids = np.union1d(self.ids, packets.packet_id)[:MOST_IDS]
+            import numpy as np
+
+            self._ids = np.union1d(self.ids, packets.packet_id)[:MOST_IDS]
 
     all_rows, apart, sharded = True, False, False
 
-    def work(self, decoder: _kernels.Decoder, packets: int) -> None:
-        """Add what was decoded last, at once."""
-        self._kernel.observe_rows(decoder, self._kinds, self._flags)
+    def work(self, decoder: _kernels.Decoder, packets: int) -> _kernels.Work:
+        """Adding what was decoded last."""
+        return self._kernel.rows(decoder)
 
     @classmethod
     def of_file(cls, file: CaptureFile, cores: int, progress: Progress) -> Survey:
@@ -103,18 +114,21 @@ class Survey:
     def merge(self, other: Survey) -> None:
         """Add the survey of another capture."""
         self._kernel.merge(other._kernel)
-        self._kinds += other._kinds
-        self._flags += other._flags
 
     @property
     def kinds(self) -> dict[Kind, int]:
         """Packets of each kind."""
-        return {kind: int(self._kinds[kind]) for kind in Kind}
+        from wirelag.packets.batch import Kind
+
+        return dict(zip(Kind, self._kernel.kinds, strict=True))
 
     @property
     def flags(self) -> dict[Flag, int]:
         """Packets with each flag."""
-        return {flag: int(self._flags[flag.bit_length() - 1]) for flag in Flag}
+        from wirelag.packets.batch import Flag
+
+        counts = self._kernel.flags
+        return {flag: counts[flag.bit_length() - 1] for flag in Flag}
 
     @property
     def conversations(self) -> Conversations:
@@ -122,6 +136,8 @@ class Survey:
         return Conversations(self._known()[1], 1 << self._kernel.level)
 
     def _known(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
+        import numpy as np
+
         keys, bits = np.empty(len(self._kernel), np.uint64), np.empty(len(self._kernel), np.uint8)
         self._kernel.conversations(keys, bits)
         return keys, bits
@@ -132,6 +148,8 @@ def common_share(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> 
 
     Ids are hashes: below the smaller of the two largest ids both lists are complete, and an even sample of all packets.
     """
+    import numpy as np
+
     if not len(one) or not len(other):
         return 0.0
     complete = [ids[-1] for ids in (one, other) if len(ids) == MOST_IDS]

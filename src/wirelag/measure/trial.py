@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wirelag.twopoint.sketch import Sighting
 
 Observer: TypeAlias = "Callable[[PacketBatch], object]"
-MOST_TRIED: Final = 200_000  # packets
+MOST_TRIED: Final = 100_000  # packets
 
 
 @dataclass(eq=False)

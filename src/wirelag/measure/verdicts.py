@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from wirelag.measure.survey import TCP, TIMED, TIMED_KINDS
+from wirelag.measure.survey import TCP, TIMED
 from wirelag.packets.batch import Flag, Kind
 from wirelag.units import format_duration, many
 
@@ -21,6 +21,7 @@ FEW: Final = 10  # packets that make no capture
 MOST: Final = 0.5  # share of packets that explains that there is nothing
 ENOUGH_BYTES: Final = "capture at least 128 bytes of each (tcpdump -s 128)"
 ENCRYPTED: Final = (Kind.ESP, Kind.WIREGUARD)
+TIMED_KINDS: Final = (Kind.DNS, Kind.NTP, Kind.ICMP, Kind.QUIC)
 TWO_POINTS: Final = "measure one-way delay between two points (`oneway`)"
 _HELPS: Final = {"too_few": "capture for longer", "paced": TWO_POINTS, "multicast": TWO_POINTS}
 
