@@ -9,7 +9,7 @@ from wirelag.collector.metrics import Metrics
 from wirelag.collector.store import SECOND_NS
 from wirelag.collector.tally import Tally
 from wirelag.packets.interval import Interval
-from wirelag.stats.distribution import MIDDLES_NS
+from wirelag.stats.bins import MIDDLES_NS
 from wirelag.stats.exponential import LOWEST, PER_DOUBLING, ZERO_S, Exponential
 
 DELAY_NS = 11_000_000
