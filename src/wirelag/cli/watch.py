@@ -335,11 +335,12 @@ def _shown(
     from wirelag.measure.recent import Recent
 
     view = View(source, measure.quantity, Recent(measure, by), by)
-    with Screen(view.draw(), auto_refresh=False, transient=True) as screen:
+    with Screen(auto_refresh=False, transient=True) as screen:
+        screen.update(view.draw(screen.console.width), refresh=True)
 
         def show(part: LiveInterval, dropped: int) -> None:
             view.add(part)
-            screen.update(view.draw(), refresh=True)
+            screen.update(view.draw(screen.console.width), refresh=True)
 
         yield show
 

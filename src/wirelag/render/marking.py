@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from wirelag.twopoint.marking import Period
 
 MOST: Final = 40  # periods in the table
-HEAD: Final[tuple[str, ...]] = ("", "colour", "sent", "received", "lost", "mean delay")
+HEAD: Final[tuple[str, ...]] = ("from (UTC)", "colour", "sent", "received", "lost", "mean delay")
 
 
 def table(result: MarkingResult) -> list[str]:
