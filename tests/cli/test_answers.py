@@ -288,11 +288,16 @@ def test_the_extension_says_the_format(made: Path, tmp_path: Path) -> None:
         assert "to the server" in (tmp_path / name).read_text()
 
 
-def test_a_terminal_that_is_not_utf_8_gets_a_table(made: Path) -> None:
+def test_a_terminal_that_is_not_utf_8_gets_a_table(made: Path, tmp_path: Path) -> None:
     plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
     ran = subprocess.run([*WIRELAG, "rtt", made / "one.pcap"], capture_output=True, env=plain, check=True)
     assert b"to the server" in ran.stdout
     assert ran.stdout.isascii()
+    other = tmp_path / "\N{LATIN SMALL LETTER U WITH DIAERESIS}.pcap"
+    other.symlink_to(made / "one.pcap")
+    for words in (("report", other, "-o", tmp_path / "pages", "--format", "csv"), ("cut", other, "-o", f"{other}.syn")):
+        ran = subprocess.run([*WIRELAG, *words], capture_output=True, env=plain, check=True)
+        assert b"?.pcap" in ran.stdout
 
 
 def test_cut_lists_the_estimators_that_it_has(made: Path, tmp_path: Path) -> None:

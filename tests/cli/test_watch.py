@@ -360,11 +360,11 @@ def test_prometheus_reads_the_metrics(network: Network, tmp_path: Path) -> None:
 SCRAPE = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:9464/metrics').read().decode())"
 
 
-def on_a_terminal(command: list[str], until: str) -> tuple[str, int]:
+def on_a_terminal(command: list[str], until: str, **environment: str) -> tuple[str, int]:
     """The output of a program on a terminal of 120 columns; sends Ctrl-C once it shows `until`."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.environ |= {"COLUMNS": "120", "LINES": "40", "TERM": "xterm-256color"}
+        os.environ |= {"COLUMNS": "120", "LINES": "40", "TERM": "xterm-256color"} | environment
         os.execvp(command[0], command)
     shown, pressed, deadline = "", False, time.monotonic() + 60
     while time.monotonic() < deadline and select.select([terminal], [], [], 60)[0]:
@@ -398,7 +398,21 @@ def test_the_view(capture: str) -> None:
     assert "0 dropped by the capture" in final
 
 
+@pytest.mark.parametrize("quantity", ["rtt", "response"])
+def test_the_view_on_a_terminal_that_is_not_utf_8(capture: str, quantity: str) -> None:
+    """Its pictures are in ASCII, as in the final report; before, it ended with a fault."""
+    command = [*WIRELAG, "watch", "-r", capture, quantity, "--speed", "20x", "--interval", "2s", "--by", "server"]
+    shown, code = on_a_terminal(command, "in the last 2 intervals", PYTHONIOENCODING="ascii")
+    assert code == 0
+    assert shown.isascii()
+    live, _, final = shown.rpartition("Ctrl-C stops and prints a final report")
+    for text in (live, final):
+        assert re.search(r" s  +[.:=+*%#-]{3,}|ms  +[.:=+*%#-]{3,}", text)
+
+
 def test_the_view_shows_each_leg_of_the_last_minutes(capture: str) -> None:
+    from rich.console import Console
+
     source = Replay([capture], speed=None)
     measure = RoundTrips(RttSettings().estimator().meter("tap"), "match", Groups("server", GROUPS))
     view = View(source, "round_trip", recent := Recent(measure, "server"), "server")
@@ -411,7 +425,7 @@ def test_the_view_shows_each_leg_of_the_last_minutes(capture: str) -> None:
         assert {name: found[name] for name in ("samples", "mean", "quantiles", "ci95")} == {
             name: known[name] for name in ("samples", "mean", "quantiles", "ci95")
         }
-    lines = str(view.draw(80)).splitlines()
+    lines = str(view.draw(Console(width=80))).splitlines()
     rows = [line for line in lines if re.search(r"\d (us|ms)", line) and " intervals" not in line]
     assert len(rows) == 6 + SHOWN_GROUPS
     assert all(len(line) <= 80 and len(re.findall(r"[\d.]+ [um]s\b", line)) >= 3 for line in rows)

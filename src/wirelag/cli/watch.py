@@ -336,12 +336,12 @@ def _shown(
 
     view = View(source, measure.quantity, Recent(measure, by), by)
     with Screen(auto_refresh=False, transient=True) as screen:
-        screen.update(view.draw(screen.console.width), refresh=True)
 
         def show(part: LiveInterval, dropped: int) -> None:
             view.add(part)
-            screen.update(view.draw(screen.console.width), refresh=True)
+            screen.update(view.draw(screen.console), refresh=True)
 
+        screen.update(view.draw(screen.console), refresh=True)
         yield show
 
 

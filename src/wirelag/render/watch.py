@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from wirelag.render.output import legible
 from wirelag.render.rows import method_cells, method_of
 from wirelag.render.tables import BLOCKS, Pictures, duration, figures, fit, layout, mean_cells
 from wirelag.stats.distribution import Distribution
@@ -17,7 +18,7 @@ from wirelag.stats.ranking import FEWEST
 from wirelag.units import format_duration, format_size, format_time
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from wirelag.capture.live import LiveStatistics, Source
     from wirelag.measure.live import LiveInterval
@@ -44,8 +45,8 @@ class View:
         self._past.append(part.report)
         self._recent.add(part)
 
-    def draw(self, width: int) -> RenderableType:
-        """The whole view, for rich, with tables of this width."""
+    def draw(self, console: Console) -> RenderableType:
+        """The whole view, for rich, as wide as this console, and in characters that it has."""
         from rich.text import Text
 
         lines = [self._head()]
@@ -53,9 +54,10 @@ class View:
             return Text("\n".join([*lines, "waiting for the first interval to end"]))
         leg = self._recent.leg
         rows = table(self._recent.entries(), self._recent.slowest(), self._by, leg, " in the last minute")
-        lines += fit(rows, width, told=False)
+        lines += fit(rows, console.width, told=False)
         lines += self._over_time()
-        text = Text("\n".join([*lines, "Ctrl-C stops and prints a final report"]), no_wrap=True, overflow="ellipsis")
+        shown = legible("\n".join([*lines, "Ctrl-C stops and prints a final report"]), console.encoding)
+        text = Text(shown, no_wrap=True, overflow="ellipsis")
         text.highlight_regex(r"[1-9][0-9,]* dropped[^;]*", "bold red")
         text.highlight_regex(r"^(now|last .*?minutes?)", "bold")
         return text
