@@ -272,6 +272,35 @@ def test_both_methods_of_response_have_one_schema(made: Path, tmp_path: Path) ->
     assert pairs.schema == auto.schema
 
 
+@pytest.mark.parametrize(
+    ("ports", "expression"),
+    [
+        ("https", "port 443"),
+        ("80,443", "port 80 or port 443"),
+        ("1-1024", "portrange 1-1024"),
+        ("domain,440-450", "port 53 or portrange 440-450"),
+    ],
+)
+def test_ports_are_written_as_people_do(shared_data: Path, ports: str, expression: str) -> None:
+    capture = shared_data / "rtt/PcapPlusPlus/example.pcap.gz"
+    by_port, by_filter = (
+        json.loads(wirelag("rtt", capture, *words, "--by", "flow", "--format", "json").stdout)
+        for words in (("--port", ports), ("--filter", expression))
+    )
+    assert by_port == by_filter
+    assert by_port["samples"] > 0
+    assert "is not a port" in wirelag("rtt", capture, "--port", f"{ports},wrong", code=2).stderr
+
+
+def test_shares_and_sizes_are_written_as_people_do(made: Path, shared_data: Path) -> None:
+    pair = ("oneway", made / "up.pcap", made / "down.pcap", "--estimator", "lda", "--format", "json")
+    fridge = ("rtt", shared_data / "rtt/PcapPlusPlus/example.pcap.gz", "--format", "json")
+    for words, same, other in ((pair, ("--loss", "5%"), "0.05"), (fridge, ("--memory", "16k"), "16000")):
+        told = wirelag(*words, *same).stdout
+        assert told == wirelag(*words, same[0], other).stdout
+        assert told != wirelag(*words).stdout, "it has an effect"
+
+
 def test_the_extension_says_the_format(made: Path, tmp_path: Path) -> None:
     for name in ("out.json", "out.jsonl", "out.csv", "out.parquet", "out.txt"):
         wirelag("rtt", made / "one.pcap", "-o", tmp_path / name)
