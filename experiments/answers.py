@@ -60,7 +60,7 @@ class Tally:
         silent = str(sum(self.silent[what] for what in kinds))
         said, right = each.sum(axis=0)
         if not said:
-            return "-", "", "0", silent
+            return "-", "-", "0", silent
         apart = each[:, 1] - right / said * each[:, 0]
         error = math.sqrt(float(apart @ apart)) / said
         return f"{right / said:.1%}", f"{2 * error:.1%}", f"{said:.0f}", silent

@@ -272,6 +272,35 @@ def test_both_methods_of_response_have_one_schema(made: Path, tmp_path: Path) ->
     assert pairs.schema == auto.schema
 
 
+@pytest.mark.parametrize(
+    ("ports", "expression"),
+    [
+        ("https", "port 443"),
+        ("80,443", "port 80 or port 443"),
+        ("1-1024", "portrange 1-1024"),
+        ("domain,440-450", "port 53 or portrange 440-450"),
+    ],
+)
+def test_ports_are_written_as_people_do(shared_data: Path, ports: str, expression: str) -> None:
+    capture = shared_data / "rtt/PcapPlusPlus/example.pcap.gz"
+    by_port, by_filter = (
+        json.loads(wirelag("rtt", capture, *words, "--by", "flow", "--format", "json").stdout)
+        for words in (("--port", ports), ("--filter", expression))
+    )
+    assert by_port == by_filter
+    assert by_port["samples"] > 0
+    assert "is not a port" in wirelag("rtt", capture, "--port", f"{ports},wrong", code=2).stderr
+
+
+def test_shares_and_sizes_are_written_as_people_do(made: Path, shared_data: Path) -> None:
+    pair = ("oneway", made / "up.pcap", made / "down.pcap", "--estimator", "lda", "--format", "json")
+    fridge = ("rtt", shared_data / "rtt/PcapPlusPlus/example.pcap.gz", "--format", "json")
+    for words, same, other in ((pair, ("--loss", "5%"), "0.05"), (fridge, ("--memory", "16k"), "16000")):
+        told = wirelag(*words, *same).stdout
+        assert told == wirelag(*words, same[0], other).stdout
+        assert told != wirelag(*words).stdout, "it has an effect"
+
+
 def test_the_extension_says_the_format(made: Path, tmp_path: Path) -> None:
     for name in ("out.json", "out.jsonl", "out.csv", "out.parquet", "out.txt"):
         wirelag("rtt", made / "one.pcap", "-o", tmp_path / name)
@@ -288,11 +317,16 @@ def test_the_extension_says_the_format(made: Path, tmp_path: Path) -> None:
         assert "to the server" in (tmp_path / name).read_text()
 
 
-def test_a_terminal_that_is_not_utf_8_gets_a_table(made: Path) -> None:
+def test_a_terminal_that_is_not_utf_8_gets_a_table(made: Path, tmp_path: Path) -> None:
     plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
     ran = subprocess.run([*WIRELAG, "rtt", made / "one.pcap"], capture_output=True, env=plain, check=True)
     assert b"to the server" in ran.stdout
     assert ran.stdout.isascii()
+    other = tmp_path / "\N{LATIN SMALL LETTER U WITH DIAERESIS}.pcap"
+    other.symlink_to(made / "one.pcap")
+    for words in (("report", other, "-o", tmp_path / "pages", "--format", "csv"), ("cut", other, "-o", f"{other}.syn")):
+        ran = subprocess.run([*WIRELAG, *words], capture_output=True, env=plain, check=True)
+        assert b"?.pcap" in ran.stdout
 
 
 def test_cut_lists_the_estimators_that_it_has(made: Path, tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ def test_the_slowest_of_both_legs_name_their_leg(shared_data: Path) -> None:
         text = wirelag(*words).stdout
         head = "slowest single delays of either leg" if leg in ("both", "mixed") else f"slowest to the {leg}"
         assert f"{head} (UTC)" in text
+        of = {"both": "of both legs", "mixed": "of both legs mixed"}.get(leg, "to the server")
+        assert f"by server, largest p50 {of} first" in wirelag(*words, "--by", "server").stdout
         places = re.findall(r"^ +[\d.]+ \w+  to the (\w+)  \d{4}-", text, re.MULTILINE)
         assert places == (found if leg in ("both", "mixed") else [])
 

@@ -40,6 +40,7 @@ CASES = (
     (("rtt", "hidden/zeek/gre-aruba.pcap.gz", "--tunnels"), "no TCP, DNS, NTP, ICMP or QUIC, only 2,407 other packets"),
     (("response", "malformed/suricata-verify/decode-erspan-typeII-01/input.pcap"), "try `wirelag rtt --tunnels`"),
     (("rtt", SSH, "--match", "dns"), "there is an answer with other settings: leave --match out"),
+    (("response", "hidden/libtrace/vlan.pcap", "--method", "auto"), "leave --server or --method out"),
     (("rtt", "malformed/tcpdump/arp-oobr.pcap"), "2,282 packets not IP"),
     (("response", "malformed/tcpdump/arp-oobr.pcap"), "2,282 packets not IP"),
     (

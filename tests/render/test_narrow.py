@@ -28,6 +28,8 @@ COMMANDS = (
     ("oneway", CLIENT, SERVER, "--by", "flow"),
     ("flows", SERVER, "--reference", "capture", "--upstream", CLIENT),
     ("info", SSH, "hidden/PcapPlusPlus/4KHttpRequests.pcap.gz"),
+    ("watch", "rtt", "-r", HTTP, "--speed", "max", "--interval", "5s", "--by", "server"),
+    ("watch", "response", "-r", HTTP, "--speed", "max", "--interval", "5s", "--by", "server"),
 )
 
 
@@ -69,6 +71,25 @@ def test_pictures_keep_their_place_on_the_axis() -> None:
         assert client
         apart.append(server.start() - client.start())
     assert apart == [20, 20], "octaves between the first blocks of both legs"
+
+
+@pytest.mark.parametrize("quantity", ["rtt", "response"])
+def test_rows_of_a_live_report_stay_in_one_line(shared_data: Path, quantity: str) -> None:
+    """Each row was one long cell, so that narrow terminals broke it in the middle of a figure."""
+    words = ("watch", quantity, "-r", shared_data / HTTP, "--speed", "max", "--by", "server")
+    told = wirelag(*words, environment={"COLUMNS": "80"}).stdout
+    rows = re.findall(r"^.* \d+ (?: +pairs)? +[\d.]+ [mu]?s .*", told, re.MULTILINE)
+    assert len(rows) > 10
+    assert all(len(re.findall(r"[\d.]+ [mu]s\b", row)) >= 4 for row in rows)
+    assert "left out, to fit 80 columns: pictures" in told
+
+
+def test_times_of_live_intervals_say_their_zone(shared_data: Path) -> None:
+    for quantity in ("rtt", "response"):
+        told = wirelag("watch", quantity, "-r", shared_data / HTTP, "--speed", "max", "--interval", "5s").stdout
+        lines = [line for line in told.splitlines() if line.startswith("2013-")]
+        assert len(lines) == 4
+        assert all(re.match(r"2013-05-02 20:20:\d\d\.\d{3} UTC  ", line) for line in lines)
 
 
 def test_means_keep_their_interval(shared_data: Path) -> None:

@@ -111,6 +111,18 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[i
     return marked[0], marked[1], truth
 
 
+def test_periods_fit_a_narrow_terminal(marked: tuple[Path, Path, dict[int, tuple[int, list[int]]]]) -> None:
+    """Rows were text of one width: a terminal broke them between figures."""
+    up, down, _ = marked
+    wide, narrow = (wirelag("marking", up, down, environment={"COLUMNS": columns}).stdout for columns in ("", "80"))
+    assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, wide.splitlines()))
+    assert "over time (UTC)" in narrow
+    assert "left out, to fit 80 columns: received" in narrow
+    means = [line[line.index(" us, within ") - 3 :] for line in wide.splitlines() if " us, within " in line]
+    assert means
+    assert all(f"{mean}\n" in narrow for mean in means)
+
+
 def test_marked_captures(marked: tuple[Path, Path, dict[int, tuple[int, list[int]]]]) -> None:
     """Loss and mean delay of each period are those of its packets, found by packet id."""
     up, down, truth = marked

@@ -70,7 +70,7 @@ def plain_lines(entry: Step, named: bool = False) -> list[str]:
         by_reason.setdefault(change.reason, []).append(f"{change.name} {change.after:.1%}")
     said = "; ".join(f"{', '.join(shares)}: {reason}" for reason, shares in by_reason.items())
     service = f"{entry.service}: " if named else ""
-    return [f"{format_time(entry.time_ns)}  {service}{said}"] if said else []
+    return [f"{format_time(entry.time_ns)} UTC  {service}{said}"] if said else []
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ class View:
                 style=STYLES.get(standing),
             )
         failed = ", ".join(f"{count:,} {what}" for what, count in entry.counters.items() if count)
-        head = f"{service}  {format_time(entry.time_ns)}  {'steers' if entry.steered else 'measures only'}"
+        head = f"{service}  {format_time(entry.time_ns)} UTC  {'steers' if entry.steered else 'measures only'}"
         more = [f"and {len(names) - SHOWN_BACKENDS} more"] if len(names) > SHOWN_BACKENDS else []
         tail = [*more, *self._changes, *([f"counted: {failed}"] if failed else []), "Ctrl-C stops"]
         return Group(Text(head, style="bold"), table, Text("\n".join(tail), no_wrap=True, overflow="ellipsis"))

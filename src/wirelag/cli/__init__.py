@@ -133,6 +133,10 @@ def _stand_in() -> None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if (sys.stdout.encoding or "utf-8").lower() != "utf-8":
+        from wirelag.render.output import write_what_fits
+
+        write_what_fits(sys.stdout)
 
 
 def _write_no_more() -> None:

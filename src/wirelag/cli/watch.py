@@ -335,12 +335,13 @@ def _shown(
     from wirelag.measure.recent import Recent
 
     view = View(source, measure.quantity, Recent(measure, by), by)
-    with Screen(view.draw(), auto_refresh=False, transient=True) as screen:
+    with Screen(auto_refresh=False, transient=True) as screen:
 
         def show(part: LiveInterval, dropped: int) -> None:
             view.add(part)
-            screen.update(view.draw(), refresh=True)
+            screen.update(view.draw(screen.console), refresh=True)
 
+        screen.update(view.draw(screen.console), refresh=True)
         yield show
 
 

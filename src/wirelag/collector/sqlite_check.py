@@ -118,13 +118,13 @@ def changed_rows(
 
 def of_result(segment: str, start_ns: Any) -> str:
     """The name of a damaged result."""
-    when = format_time(start_ns) if isinstance(start_ns, int) else "an unknown time"
+    when = f"{format_time(start_ns)} UTC" if isinstance(start_ns, int) else "an unknown time"
     return f"a result of {segment or 'an unknown segment'} at {when}"
 
 
 def of_block(segment: str, start_ns: Any) -> str:
     """The name of a damaged block of results."""
-    when = format_time(start_ns) if isinstance(start_ns, int) else "an unknown time"
+    when = f"{format_time(start_ns)} UTC" if isinstance(start_ns, int) else "an unknown time"
     return f"a block of results of {segment or 'an unknown segment'} from {when}"
 
 

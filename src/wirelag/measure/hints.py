@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BATCHES: Final = 25  # that are read again: about 200,000 packets
 MEMORY: Final = 8 << 20  # of each command that is tried: a hint must not cost more than the command
-_SETTINGS: Final = {"rtt": "--match", "response": "--server and --method"}  # that may leave out what there is
+_SETTINGS: Final = {"rtt": "--match", "response": "--server or --method"}  # that may leave out what there is
 
 
 def hint(packets: Packets, command: str) -> str:

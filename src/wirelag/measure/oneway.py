@@ -517,5 +517,5 @@ def clock_text(clock: Clock) -> str:
         parts.append(f"{format_duration(abs(clock.offset_ns))} {'ahead' if clock.offset_ns > 0 else 'behind'}{bound}")
     if clock.skew:
         parts.append(f"{'gains' if clock.skew > 0 else 'loses'} {abs(clock.skew) * 1e6:.3g} ppm")
-    parts += [f"set by {format_duration(step.size_ns)} at {format_time(step.time_ns)}" for step in clock.steps]
+    parts += [f"set by {format_duration(step.size_ns)} at {format_time(step.time_ns)} UTC" for step in clock.steps]
     return f"clock ({clock.method}): downstream {', '.join(parts) or 'as given'}; corrected"

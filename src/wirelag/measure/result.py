@@ -338,16 +338,17 @@ class DelayResult(Result):
         before, groups = self.few
         if not groups or len(self.groups) < 2:
             return []
-        have = f"fewer than {FEWEST} samples, too few to tell how slow {'it is' if groups == 1 else 'they are'}"
+        have = f"fewer than {FEWEST} samples, too few to tell how slow"
         if not before:
-            return [f"order by {self.sort}: all groups have {have}"]
+            return [f"order by {self.sort}: all groups have {have} they are"]
         first = self.groups[before]
         report = first.legs.get(self.ranked, first).report
         said = f"{first.key}, {format_duration((report.figure(self.sort) or 0.0) * 1e9)}"
         return [
             f"order by {self.sort}: {groups:,} of {len(self.groups):,} groups "
             f"{'comes after the others, since it has' if groups == 1 else 'come after the others, since they have'} "
-            f"{have}; the largest {self.sort} among them: {said} ({many(report.samples, 'sample')})"
+            f"{have} {'it is' if groups == 1 else 'they are'}; the largest {self.sort} among them: "
+            f"{said} ({many(report.samples, 'sample')})"
         ]
 
     def covering(self, packets: int, skipped: dict[str, int]) -> None:

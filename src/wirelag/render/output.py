@@ -28,13 +28,32 @@ def write_lines(lines: Sequence[str], out: IO[str]) -> None:
     text = "".join(
         visible(line).replace("\n", "\\n") + "\n" for line in (lines if width is None else fit(lines, width))
     )
-    encoding = getattr(out, "encoding", None) or "utf-8"
+    out.write(legible(text, getattr(out, "encoding", None) or "utf-8"))
+    out.flush()
+
+
+def legible(text: str, encoding: str) -> str:
+    """The text; where it is not UTF-8, in characters that it has: pictures are all in ASCII, or none of them is."""
     try:
         text.encode(encoding)
-    except UnicodeEncodeError:  # a terminal that is not UTF-8
-        text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
-    out.write(text)
-    out.flush()
+    except UnicodeEncodeError:
+        return text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+    return text
+
+
+def write_what_fits(stream: IO[str]) -> None:
+    """Let a stream that is not UTF-8 write something in place of a character that it has not."""
+    import codecs
+    import io
+
+    def stand_in(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        return legible(error.object[error.start : error.end], "ascii"), error.end
+
+    if isinstance(stream, io.TextIOWrapper):
+        codecs.register_error("wirelag", stand_in)
+        stream.reconfigure(errors="wirelag")
 
 
 def _width(out: IO[str]) -> int | None:

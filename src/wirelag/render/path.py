@@ -247,8 +247,8 @@ def verdict_lines(found: PathResult) -> list[str]:
         how = "slower" if change.difference > 0 else "faster"
         difference = f"{duration(change.difference, change.ci95)}, 95% interval {interval(change.ci95)}"
         lines.append(
-            f"moved: {change.segment} got {how} at {format_time(round(change.at * 1e9))}, {duration(change.before)} -> "
-            f"{duration(change.after)} (difference {difference})"
+            f"moved: {change.segment} got {how} at {format_time(round(change.at * 1e9))} UTC, "
+            f"{duration(change.before)} -> {duration(change.after)} (difference {difference})"
         )
     if len(found.changes) > MOST_CHANGES:
         lines.append(f"moved: {len(found.changes) - MOST_CHANGES:,} more times; --format json lists all")

@@ -37,7 +37,7 @@ def table(result: RttResult) -> list[str]:
     pictures = Pictures(whole)
     names = [*SHOWN, *sorted_by(result, (*SHOWN, "mean"))]
     head = [f"{'':<13}", f"{'samples':>9}", *(f"{name:>8}" for name in names)]
-    where = {"both": " of both legs"}.get(result.ranked, f" {_leg_text(result.ranked)}")
+    where = {"both": " of both legs", "mixed": " of both legs mixed"}.get(result.ranked, f" {_leg_text(result.ranked)}")
     title = f"by {result.by}, {order_text(result, where)}"
     parts = [("", [result.total]), ("over time (UTC)", result.intervals), (title, shown_groups(result))]
     lined = [(title, [line for entry in entries for line in _lines(entry)]) for title, entries in parts]

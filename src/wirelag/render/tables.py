@@ -39,7 +39,7 @@ class Row(str):
     table: tuple[Sequence[str], Sequence[int]]  # the head's cells, and the columns in the order they are dropped
 
     def __new__(cls, key: str, width: int, cells: Sequence[str], table: tuple[Sequence[str], Sequence[int]]) -> Row:
-        row = super().__new__(cls, f"{cut(key, width):<{width}}  {'  '.join(cells)}")
+        row = super().__new__(cls, f"{cut(key, width):<{width}}  {'  '.join(cells)}".rstrip())
         row.key, row.cells, row.table = key, cells, table
         return row
 
@@ -65,10 +65,10 @@ def layout(
     return lines
 
 
-def fit(lines: Sequence[str], width: int) -> list[str]:
+def fit(lines: Sequence[str], width: int, told: bool = True) -> list[str]:
     """The lines, none wider than this: columns are dropped, long keys get a line of their own, text is wrapped.
 
-    The last line names the columns that were dropped.
+    The last line names the columns that were dropped, if that is to be `told`.
     """
     tables: dict[int, _Narrow] = {}
     for line in lines:
@@ -77,7 +77,8 @@ def fit(lines: Sequence[str], width: int) -> list[str]:
     fitted: list[str] = []
     for line in lines:
         fitted += tables[id(line.table[0])].lines(line) if isinstance(line, Row) else _wrapped(line, width)
-    if dropped := list(dict.fromkeys(name for table in tables.values() for name in table.dropped())):
+    dropped = list(dict.fromkeys(name for table in tables.values() for name in table.dropped()))
+    if dropped and told:
         names = ", ".join(dropped)
         fitted += _wrapped(f"left out, to fit {width} columns: {names}; to see all, pipe to `less -S`", width)
     return fitted

@@ -10,14 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from wirelag.render.output import legible
 from wirelag.render.rows import method_cells, method_of
-from wirelag.render.tables import BLOCKS, Pictures, duration, layout, mean_cells
+from wirelag.render.tables import BLOCKS, Pictures, duration, figures, fit, layout, mean_cells
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.ranking import FEWEST
 from wirelag.units import format_duration, format_size, format_time
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from wirelag.capture.live import LiveStatistics, Source
     from wirelag.measure.live import LiveInterval
@@ -44,18 +45,19 @@ class View:
         self._past.append(part.report)
         self._recent.add(part)
 
-    def draw(self) -> RenderableType:
-        """The whole view, for rich."""
+    def draw(self, console: Console) -> RenderableType:
+        """The whole view, for rich, as wide as this console, and in characters that it has."""
         from rich.text import Text
 
         lines = [self._head()]
         if self._part is None:
             return Text("\n".join([*lines, "waiting for the first interval to end"]))
-        lines += table(
-            self._recent.entries(), self._recent.slowest(), self._by, self._recent.leg, " in the last minute"
-        )
+        leg = self._recent.leg
+        rows = table(self._recent.entries(), self._recent.slowest(), self._by, leg, " in the last minute")
+        lines += fit(rows, console.width, told=False)
         lines += self._over_time()
-        text = Text("\n".join([*lines, "Ctrl-C stops and prints a final report"]), no_wrap=True, overflow="ellipsis")
+        shown = legible("\n".join([*lines, "Ctrl-C stops and prints a final report"]), console.encoding)
+        text = Text(shown, no_wrap=True, overflow="ellipsis")
         text.highlight_regex(r"[1-9][0-9,]* dropped[^;]*", "bold red")
         text.highlight_regex(r"^(now|last .*?minutes?)", "bold")
         return text
@@ -106,18 +108,20 @@ def table(rows: Sequence[Entry], groups: Sequence[Entry], by: str | None, leg: s
         delays.merge(entry.delays)
     pictures = Pictures(delays)
     groups = [_named(one, leg) for entry in groups for one in entry.by_method()]
-    methods, method_of_row = method_cells([*rows, *groups]) if _of_responses(rows) else ("", lambda _: "")
+    methods, method_of_row = _methods([*rows, *groups]) if _of_responses(rows) else ([], lambda _: [])
     named, mean = mean_cells([*rows, *groups])
-    head = f"{'samples':>9}  {methods}{'p50':>8}  {'p90':>8}  {'p99':>8}  {named}"
-    head += f"  {pictures.axis}" if delays.samples else ""
+    head = [f"{'samples':>9}", *methods, f"{'p50':>8}", f"{'p90':>8}", f"{'p99':>8}", named]
+    head += [pictures.axis] if delays.samples else []
+    figures_at = 1 + len(methods)
 
     def cells(entry: Entry) -> list[str]:
-        return [_cells(entry, method_of_row(entry.report), mean, pictures)]
+        return _cells(entry, method_of_row(entry.report), mean, pictures)
 
     few = [entry.report.samples < FEWEST for entry in groups if entry.report.samples]
     order = f"largest mean{f' to the {leg}' if leg else ''}{when} first" if few else "none has a mean"
     title = f"by {by}, {order}{', those with few samples last' if any(few) and not all(few) else ''}"
-    return [line.rstrip() for line in layout([("", rows), (title, groups)], [head], cells)]
+    drop = (*([len(head) - 1] if delays.samples else []), figures_at + 1, figures_at + 2, figures_at)
+    return layout([("", rows), (title, groups)], head, cells, drop=drop)
 
 
 def _named(group: Entry, leg: str) -> Entry:
@@ -126,13 +130,18 @@ def _named(group: Entry, leg: str) -> Entry:
     return group if other == leg else replace(group, key=f"{group.key}, to the {other}")
 
 
-def _cells(entry: Entry, method: str, mean: Callable[[Report], str], pictures: Pictures) -> str:
+def _cells(entry: Entry, method: list[str], mean: Callable[[Report], str], pictures: Pictures) -> list[str]:
     report = entry.report
     if not report.samples:
-        return f"{0:>9,}  {method}{report.reason or 'no samples'}"
-    values = "  ".join(f"{duration(report.quantiles.get(q)):>8}" for q in ("0.5", "0.9", "0.99"))
-    picture = pictures.of(entry) if entry.delays.samples else ""
-    return f"{report.samples:>9,}  {method}{values}  {mean(report)}  {picture}"
+        return [f"{0:>9,}", *method, report.reason or "no samples"]
+    picture = [pictures.of(entry) if entry.delays.samples else ""] * bool(pictures.axis)
+    return [f"{report.samples:>9,}", *method, *figures(report, ("p50", "p90", "p99")), mean(report), *picture]
+
+
+def _methods(entries: Sequence[Entry]) -> tuple[list[str], Callable[[Report], list[str]]]:
+    """The column that names methods: its head, and the cell of a report."""
+    title, method = method_cells(entries)
+    return [title.removesuffix("  ")], lambda report: [method(report).removesuffix("  ")]
 
 
 def _of_responses(rows: Sequence[Entry]) -> bool:
@@ -142,13 +151,13 @@ def _of_responses(rows: Sequence[Entry]) -> bool:
 def plain_line(part: LiveInterval, dropped: int) -> str:
     """One interval as a line, without a terminal."""
     report = part.report
-    when = format_time(part.interval.start_ns)
+    when = f"{format_time(part.interval.start_ns)} UTC"
     legs: dict[str, Any] = report.details.get("legs", {})
     if legs:
         said = "; ".join(
-            f"to the {leg} {figures['samples']:,}: p50 {duration(figures['quantiles']['0.5'])}, "
-            f"p99 {duration(figures['quantiles']['0.99'])}"
-            for leg, figures in legs.items()
+            f"to the {leg} {known['samples']:,}: p50 {duration(known['quantiles']['0.5'])}, "
+            f"p99 {duration(known['quantiles']['0.99'])}"
+            for leg, known in legs.items()
         )
         return f"{when}  {said}; {dropped:,} dropped"
     said = "; ".join(_figures(one) for one in part.by_method())

@@ -47,9 +47,9 @@ class Spread:
             slots.add_summed(time_ns, *connections.sum_ns(leg))
 
     def merge(self, other: Spread) -> None:
-        """Add the samples of another."""
+        """Add the samples of another, which may be of the first leg alone."""
         self.connections.merge(other.connections)
-        for slots, others in zip(self.times, other.times, strict=True):
+        for slots, others in zip(self.times[: len(other.times)], other.times, strict=True):
             slots.merge(others)
 
     def of_leg(self, leg: int) -> Spread:
