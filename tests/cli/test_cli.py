@@ -28,8 +28,8 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("rtt --help", set(), 105, 70),
     ("watch --help", set(), 115, 110),
     ("info CAPTURE", {"numpy"}, 82, 195),
-    ("rtt CAPTURE --format json", set(), 115, 160),
-    ("rtt CAPTURE --sla server.p99<50ms", set(), 115, 175),
+    ("rtt CAPTURE --format json", set(), 115, 140),
+    ("rtt CAPTURE --sla server.p99<50ms", set(), 115, 155),
     ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 86, 195),
     ("response CAPTURE", {"numpy"}, 83, 184),
 )
