@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from wirelag import _kernels
+
 _PORTS: Final = {6: "tcp", 17: "udp"}
 
 
@@ -45,9 +47,6 @@ def _between(ends: Sequence[int]) -> str:
 
 
 def _host(high: int, low: int) -> str:
-    """Packets to or from an address, by its two halves (packets/address.py); IPv4 without what IPv6 takes to import."""
-    if high == 0 and low >> 32 == 0xFFFF:
-        return f"ip.addr == {'.'.join(str(byte) for byte in low.to_bytes(8, 'big')[4:])}"
-    from wirelag.packets.address import to_address
-
-    return f"ipv6.addr == {to_address(high, low)}"
+    """Packets to or from an address, by its two halves. Without `ipaddress`, which takes a millisecond to import."""
+    text = _kernels.address_text(high, low)
+    return f"{'ipv6' if ':' in text else 'ip'}.addr == {text}"
