@@ -200,17 +200,19 @@ template <typename T> std::unique_ptr<T[], Free> lines(size_t count)
     return std::unique_ptr<T[], Free>(static_cast<T *>(memory));
 }
 
-/* Zeroed memory for a table that may grow up to `most` entries, and stays where it is: until they are used, they cost nothing. */
+/* Zeroed memory for a table that may grow up to `most` entries. Until they are used, they cost nothing. It begins in small pages.
+ * Once it has outgrown a half of a large one it moves, into large pages for good: to be collapsed in place, pages would wait for
+ * every core of the machine (lru_add_drain_all), which may be busy. */
 template <typename T> class Reserved {
   public:
-    explicit Reserved(size_t most) : bytes(most * sizeof(T) + large)
+    explicit Reserved(size_t most) : bytes((most * sizeof(T) + large - 1) / large * large + 2 * large)
     {
         void *found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
         if (found == MAP_FAILED)
             throw std::bad_alloc();
-        memory = found;
-        entries = reinterpret_cast<T *>((reinterpret_cast<uintptr_t>(found) + large - 1) & ~(large - 1));
+        memory = static_cast<u8 *>(found);
+        entries = small();
     }
 
     Reserved(Reserved &&other) noexcept : memory(other.memory), bytes(other.bytes), entries(other.entries)
@@ -224,13 +226,17 @@ template <typename T> class Reserved {
             munmap(memory, bytes);
     }
 
-    /* From now on so many entries are used instead of fewer. */
+    /* From now on so many entries are used instead of fewer. They may move. */
     void grow(size_t used, size_t more)
     {
-        size_t begin = used * sizeof(T) & ~(large - 1), end = more * sizeof(T);
+        T *from = entries;
 
-        if (end - begin >= large)
-            in_large_pages(reinterpret_cast<u8 *>(entries) + begin, end - begin, true);
+        if (from != small() || more * sizeof(T) <= large / 2)
+            return;
+        entries = reinterpret_cast<T *>(reinterpret_cast<u8 *>(from) + large);
+        in_large_pages(entries, bytes - 2 * large);
+        std::memcpy(static_cast<void *>(entries), from, used * sizeof(T));
+        give_back(from, used * sizeof(T));
     }
 
     T *get() const
@@ -245,7 +251,13 @@ template <typename T> class Reserved {
   private:
     static constexpr uintptr_t large = 2 << 20;
 
-    void *memory;
+    /* Where large pages begin, less one: the first of them is small ones. */
+    T *small() const
+    {
+        return reinterpret_cast<T *>((reinterpret_cast<uintptr_t>(memory) + large - 1) & ~(large - 1));
+    }
+
+    u8 *memory;
     size_t bytes;
     T *entries;
 };

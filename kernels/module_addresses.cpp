@@ -1,4 +1,10 @@
-/* Pairs of addresses: checks arrays, releases the GIL, loops over addresses.h and makes room. */
+/* Pairs of addresses: checks arrays, releases the GIL, loops over addresses.h and makes room. And addresses as text. */
+#include <arpa/inet.h>
+
+#include <cstdio>
+
+#include <nanobind/stl/string.h>
+
 #include "address_pairs.hpp"
 #include "module.hpp"
 
@@ -83,6 +89,22 @@ class PairCourses {
     u64 seed;
 };
 
+/* An address as RFC 5952 and Python's ipaddress write it; ::ffff:a.b.c.d is IPv4. */
+std::string address_text(u64 high, u64 low)
+{
+    const u32 words[4] = {htonl(static_cast<u32>(high >> 32)), htonl(static_cast<u32>(high)), htonl(static_cast<u32>(low >> 32)),
+        htonl(static_cast<u32>(low))};
+    char text[INET6_ADDRSTRLEN] = "";
+
+    if (!high && low >> 32 == 0xFFFF)
+        inet_ntop(AF_INET, &words[3], text, sizeof text);
+    else if (!high && !(low >> 32) && low >> 16) /* inet_ntop would write the end like IPv4 */
+        std::snprintf(text, sizeof text, "::%x:%x", static_cast<u32>(low >> 16), static_cast<u32>(low & 0xFFFF));
+    else
+        inet_ntop(AF_INET6, words, text, sizeof text);
+    return text;
+}
+
 } // namespace
 
 void add_addresses(nb::module_ &m)
@@ -90,4 +112,5 @@ void add_addresses(nb::module_ &m)
     nb::class_<PairCourses>(m, "PairCourses", "The course of each pair of addresses.")
         .def(nb::init<const Column<u64> &, const Column<u8> &>(), "keys"_a, "courses"_a)
         .def("of", &PairCourses::of, "source"_a, "destination"_a, "courses"_a, "That of each row; 0: unknown.");
+    m.def("address_text", &address_text, "high"_a, "low"_a, "An address from its two halves, as text; ::ffff:a.b.c.d is IPv4.");
 }

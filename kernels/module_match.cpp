@@ -59,6 +59,7 @@ class alignas(128) Shard : public wl_match { /* no line of the cache belongs to 
         if (connection_sets == most_sets)
             return 0;
         sets.grow(connection_sets, 2 * connection_sets);
+        connections = sets.get();
         for (size_t i = 0; i < connection_sets; i++)
             split(sets[i], sets[connection_sets + i]);
         connection_sets *= 2;

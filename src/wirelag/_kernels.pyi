@@ -25,6 +25,7 @@ CROWDS: int
 COARSE_BITS: int
 FEW_DELAYS: int
 
+def address_text(high: int, low: int) -> str: ...
 def columns() -> list[tuple[str, str, int]]: ...
 def decode_frame(
     frame: bytes,

@@ -1,6 +1,5 @@
 """The agent's settings: file and flags agree, each error is one line, `--check` reports problems without running."""
 
-import inspect
 import os
 import re
 from pathlib import Path
@@ -14,6 +13,7 @@ from wirelag.agent.config import Config
 from wirelag.agent.forecast import forecast
 from wirelag.agent.settings import SCHEMA
 from wirelag.cli.agent import agent
+from wirelag.cli.parser import declared_by
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
@@ -178,7 +178,7 @@ def test_check_reports_the_settings(tmp_path: Path) -> None:
 
 def test_every_flag_is_a_setting() -> None:
     flags = {key.flag for key in SCHEMA.keys}
-    options = {p.default for p in inspect.signature(agent).parameters.values()}
+    options = {p.default for p in declared_by(agent)}
     assert options <= {None, False}
     shown = set(re.findall(r"(?<![\w-])(--?[a-z][a-z0-9-]*)", run("--help")[1]))
     assert flags <= shown | {None}

@@ -28,8 +28,8 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("rtt --help", set(), 105, 70),
     ("watch --help", set(), 115, 110),
     ("info CAPTURE", {"numpy"}, 82, 195),
-    ("rtt CAPTURE --format json", set(), 115, 160),
-    ("rtt CAPTURE --sla server.p99<50ms", set(), 115, 175),
+    ("rtt CAPTURE --format json", set(), 115, 140),
+    ("rtt CAPTURE --sla server.p99<50ms", set(), 115, 155),
     ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 86, 195),
     ("response CAPTURE", {"numpy"}, 83, 184),
 )
@@ -45,14 +45,15 @@ RARE = {
     "tempfile",
     "wirelag.measure.copies",
 }  # not in a table
-RARE |= {"wirelag.measure.points", "wirelag.stats.sla", "wirelag.capture.table", "wirelag.render.html.page"}
+RARE |= {"ast", "wirelag.measure.points", "wirelag.stats.sla", "wirelag.capture.table", "wirelag.render.html.page"}
 LOAD = """
 import sys
 {first}
 before, compiled = set(sys.modules), []
 sys.addaudithook(lambda event, _: compiled.append(event) if event == "compile" else None)
-from wirelag.cli import app
-try: app({words!r})
+from wirelag.cli import main
+sys.argv = ["wirelag", *{words!r}]
+try: main()
 except SystemExit: pass
 print(len(compiled), *(set(sys.modules) - before))
 """
@@ -73,6 +74,20 @@ def test_a_command_loads_what_it_needs(
     assert "CAPTURE" not in words or "--by" in words or not RARE - {"wirelag.stats.sla"} & set(loaded)
     assert len(loaded) <= most, f"{words}: {len(loaded)} modules"
     assert int(compiled) <= most_compiled, f"{words}: {compiled} functions"
+
+
+def test_a_module_is_imported_when_something_of_it_is_used() -> None:
+    script = """
+import sys
+from wirelag.cli import _import_when_used
+_import_when_used("inspect")
+import inspect
+assert "ast" not in sys.modules and "signature" not in vars(inspect)
+from inspect import signature
+assert str(inspect.signature(lambda a: a)) == str(signature(lambda a: a)) == "(a)"
+assert sys.modules["inspect"].signature is signature
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @pytest.mark.parametrize("name", cli.NAMES)

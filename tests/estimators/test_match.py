@@ -173,11 +173,13 @@ def handshakes(keys: np.ndarray, message: int, time_ns: int) -> PacketBatch:
     return packets
 
 
-def test_tables_that_grow_lose_nothing() -> None:
-    """Far more connections than a table holds at first, one of them with key 0."""
+@pytest.mark.parametrize(("connections", "waiting"), [(4_000, 1 << 17), (20_000, 1 << 11)])
+def test_tables_that_grow_lose_nothing(connections: int, waiting: int) -> None:
+    """Far more connections than at first, one with key 0: in eight tables, and in one that outgrows small pages."""
     rng = np.random.default_rng(2)
-    keys = np.append(rng.integers(0, 2**64, 4_000, dtype=np.uint64), np.uint64(0))
-    kernel, twin = kernel_match(1), naive.Match(1)
+    keys = np.append(rng.integers(0, 2**64, connections, dtype=np.uint64), np.uint64(0))
+    kernel = _kernels.Match(1, False, connections=1 << 17, segments=1 << 17, waiting=waiting)
+    twin = naive.Match(1)
     for packets in (handshakes(keys, 2, 5), handshakes(rng.permutation(keys), 18, 9)):
         assert samples(kernel, packets) == twin.observe(packets)
     assert kernel.evicted == 0

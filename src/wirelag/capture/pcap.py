@@ -105,7 +105,7 @@ class Pieces:
                 return piece
         import numpy as np
 
-        piece = np.empty(self.size, np.uint8)
+        piece = np.asarray(_kernels.octets(self.size))
         if len(self._pieces) < _MOST_PIECES:
             self._pieces.append(piece)
         return piece

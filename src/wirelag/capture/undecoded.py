@@ -30,7 +30,7 @@ Finish: TypeAlias = Callable[[_kernels.Work], None]
 """Does what is left of a work."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Records:
     """A part of a file in memory, from byte `base + start` on. Whoever decodes it says where and why it stopped."""
 

@@ -6,8 +6,11 @@ import atexit
 import gc
 import os
 import sys
+from _thread import allocate_lock
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from wirelag import __version__
 from wirelag.errors import WirelagError, visible
@@ -58,8 +61,6 @@ wirelag COMMAND --help shows examples, --manual COMMAND prints a manual page,
 
 def command(name: str) -> Command:
     """A command with its options, found by its name before its module is loaded."""
-    from importlib import import_module
-
     from wirelag.cli.parser import Command
     from wirelag.cli.run import with_usage
 
@@ -101,6 +102,7 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(GARBAGE)
     atexit.register(gc.freeze)  # at its end Python would look for garbage in all that was ever loaded
+    _import_when_used("inspect")
     _stand_in()
     try:
         try:
@@ -125,6 +127,25 @@ def main() -> None:
             raise
         where = "set WIRELAG_DEBUG=1 to see where, and please report this bug"
         _fail(f"internal error: {type(error).__name__}: {error}; {where}", 70)
+
+
+def _import_when_used(name: str) -> None:
+    """Let a module be imported when something of it is first used, and not by who only names it.
+
+    `dataclasses` uses `inspect` for classes without a docstring; with all it imports, a tenth of a short command.
+    """
+    if name in sys.modules:
+        return
+    unread, lock = ModuleType(name), allocate_lock()
+
+    def read(wanted: str) -> Any:
+        with lock:
+            if sys.modules.get(name) is unread:
+                del sys.modules[name]
+        return getattr(import_module(name), wanted)
+
+    unread.__getattr__ = read  # type: ignore[method-assign]
+    sys.modules[name] = unread
 
 
 def _stand_in() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 from wirelag.cli.options import METHOD, replace_parameter
-from wirelag.cli.parser import Option
+from wirelag.cli.parser import Declared, Option
 from wirelag.units import size_bytes
 
 IDS = "Packet ids"
@@ -108,9 +107,7 @@ def with_method(
     `others` are options of its own in place of the usual ones.
     """
     options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in (_OPTIONS | others).items()
-        if name not in without
+        Declared(name, kind, default) for name, (kind, default) in (_OPTIONS | others).items() if name not in without
     ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import functools
-import inspect
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
-from wirelag.cli.parser import Argument, Option, UsageError
+from wirelag.cli.parser import Argument, Declared, Option, UsageError, declared_by, kind_of
 from wirelag.errors import WirelagError, need_polars
 from wirelag.measure.groups import FIGURES
 from wirelag.render.output import BINARY, OF_DELAYS, OF_FLOWS, WRITERS, form_of
@@ -89,10 +88,10 @@ Cores = Annotated[
 Quiet = Annotated[bool, Option("--quiet", help="Do not show a progress bar.")]
 
 
-def _filter_option(flag: str, kind: Any, metavar: str, text: str) -> inspect.Parameter:
+def _filter_option(flag: str, kind: Any, metavar: str, text: str) -> Declared:
     annotation = Annotated[kind | None, Option(flag, metavar=metavar, help=text, panel=FILTERS)]
     name = {"--proto": "protocols", "--from": "start", "--to": "end"}.get(flag, flag[2:] + "s")
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return Declared(name, annotation, None)
 
 
 _WHO: Final = (
@@ -104,7 +103,7 @@ _WHO: Final = (
 _WHEN: Final = (
     _filter_option("--from", str, "TIME", "Start time: 2024-05-01T12:00:00Z, seconds, or +2s."),
     _filter_option("--to", str, "TIME", "End time, written likewise."),
-    inspect.Parameter("expression", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Expression),
+    Declared("expression", Expression, None),
 )
 
 
@@ -128,21 +127,19 @@ def with_filter(command: Callable[..., None] | None = None, *, times: bool = Tru
 
 
 def replace_parameter(
-    wrapper: Callable[..., None], command: Callable[..., None], replaced: str, by: Sequence[inspect.Parameter]
+    wrapper: Callable[..., None], command: Callable[..., None], replaced: str, by: Sequence[Declared]
 ) -> Callable[..., None]:
     """Give the wrapper the command's parameters, with one of them replaced by several."""
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        if name == replaced:
+    parameters: list[Declared] = []
+    for parameter in declared_by(command):
+        if parameter.name == replaced:
             parameters += by
             continue
-        kind = parameter.annotation
+        kind = parameter.kind
         with suppress(NameError):  # another decorator replaces it: its type is not imported
-            kind = eval(kind, command.__globals__) if isinstance(kind, str) else kind
-        parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
-    signature = inspect.Signature(parameters, return_annotation=None)
-    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    wrapper.__signature__ = signature  # type: ignore[attr-defined]
+            kind = kind_of(parameter, command)
+        parameters.append(Declared(parameter.name, kind, parameter.default))
+    wrapper.__declared__ = parameters  # type: ignore[attr-defined]
     return wrapper
 
 
@@ -265,9 +262,9 @@ def check_address(text: str) -> None:
         raise UsageError(str(error), option="--prometheus") from None
 
 
-def _fleet_option(name: str, flag: str, metavar: str, text: str) -> inspect.Parameter:
+def _fleet_option(name: str, flag: str, metavar: str, text: str) -> Declared:
     annotation = Annotated[str | None, Option(flag, metavar=metavar, help=text, panel=MANY)]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return Declared(name, annotation, None)
 
 
 _FLEET: Final = (

@@ -6,7 +6,6 @@ the command that runs is imported and built: `wirelag --help` starts as quickly 
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, get_args, get_origin
@@ -48,6 +47,39 @@ class Option:
         self.parser, self.hidden = parser, hidden
 
 
+_REQUIRED: Final = object()
+
+
+class Declared:
+    """A parameter of a function: its name, its annotation, and its default value if it has one.
+
+    Not `inspect.Parameter`: to import `inspect` takes as long as a third of all that a command imports of wirelag.
+    """
+
+    def __init__(self, name: str, kind: Any, default: Any = _REQUIRED) -> None:
+        self.name, self.kind, self.default = name, kind, default
+
+
+def declared_by(function: Callable[..., None]) -> list[Declared]:
+    """The parameters of a function, or those that a decorator says it has."""
+    while not hasattr(function, "__declared__") and hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    if hasattr(function, "__declared__"):
+        return list(function.__declared__)
+    code, kinds = function.__code__, function.__annotations__
+    names, defaults = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], function.__defaults__ or ()
+    given = dict(zip(names[code.co_argcount - len(defaults) :], defaults, strict=False))
+    given |= function.__kwdefaults__ or {}
+    return [Declared(name, kinds[name], given.get(name, _REQUIRED)) for name in names]
+
+
+def kind_of(declared: Declared, function: Callable[..., None]) -> Any:
+    """An annotation, which may be text; a NameError if it names a type that is not imported."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return eval(declared.kind, function.__globals__) if isinstance(declared.kind, str) else declared.kind
+
+
 class Given(frozenset[str]):
     """The names of the parameters that were given, even with their default values: for a command that asks for them."""
 
@@ -55,10 +87,10 @@ class Given(frozenset[str]):
 class Parameter:
     """One option or argument of a command."""
 
-    def __init__(self, parameter: inspect.Parameter, kind: Any) -> None:
+    def __init__(self, parameter: Declared, kind: Any) -> None:
         annotated, (declared, *_) = kind.__origin__, kind.__metadata__
         self.name, self.declared = parameter.name, declared
-        self.required = parameter.default is inspect.Parameter.empty
+        self.required = parameter.default is _REQUIRED
         self.default = None if self.required else parameter.default
         single = next(one for one in get_args(annotated) or (annotated,) if one is not type(None))
         if get_origin(annotated) not in (list, None):  # X | None
@@ -93,16 +125,23 @@ class Command:
 
     def __init__(self, name: str, function: Callable[..., None]) -> None:
         self.name, self.function = name, function
-        self.help = inspect.cleandoc(function.__doc__ or "")
+        self._doc = function.__doc__ or ""
         self.parameters: list[Parameter] = []
         self._asks: str | None = None  # the parameter that gets the names of those given
-        for parameter in inspect.signature(function).parameters.values():
-            kind = parameter.annotation
-            kind = eval(kind, inspect.unwrap(function).__globals__) if isinstance(kind, str) else kind
+        for parameter in declared_by(function):
+            kind = kind_of(parameter, function)
             if kind is Given:
                 self._asks = parameter.name
             else:
                 self.parameters.append(Parameter(parameter, kind))
+
+    @property
+    def help(self) -> str:
+        """What it does."""
+        from textwrap import dedent
+
+        first, _, rest = self._doc.partition("\n")
+        return f"{first}\n{dedent(rest)}".strip()
 
     @property
     def options(self) -> list[Parameter]:

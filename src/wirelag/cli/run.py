@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from wirelag.cli.options import GroupMemory, replace_parameter
-from wirelag.cli.parser import Option, UsageError
+from wirelag.cli.parser import Declared, Option, UsageError, declared_by
 from wirelag.errors import SettingError, WirelagError, visible
 
 if TYPE_CHECKING:
@@ -47,22 +46,14 @@ def with_usage(command: Callable[..., None]) -> Callable[..., None]:
             print("wirelag: stopped before there was a result", file=sys.stderr)
             raise SystemExit(130) from None
 
-    if "group_memory" in inspect.signature(command).parameters:
-        return replace_parameter(checked, command, "group_memory", (_group_memory(command), _MOST_GROUPS))
+    for one in declared_by(command):
+        if one.name == "group_memory":
+            group_memory = Declared(one.name, GroupMemory, one.default)
+            return replace_parameter(checked, command, one.name, (group_memory, _MOST_GROUPS))
     return checked
 
 
-_MOST_GROUPS: Final = inspect.Parameter(
-    "most_groups",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=None,
-    annotation=Annotated[str | None, Option("--most-groups", hidden=True)],
-)
-
-
-def _group_memory(command: Callable[..., None]) -> inspect.Parameter:
-    default = inspect.signature(command).parameters["group_memory"].default
-    return inspect.Parameter("group_memory", inspect.Parameter.KEYWORD_ONLY, default=default, annotation=GroupMemory)
+_MOST_GROUPS: Final = Declared("most_groups", Annotated[str | None, Option("--most-groups", hidden=True)], None)
 
 
 def conclude(

@@ -58,7 +58,7 @@ class _Block(NamedTuple):
     name: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Into:
     """What all samples are added to, beside the synopsis of the method. Times are those of groups."""
 

@@ -25,7 +25,7 @@ OTHER: Final = "other"
 _SIDES: Final = {"source": "client", "destination": "server"}  # a packet's source is what rtt calls the client
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Groups:
     """What `by` and the options around it ask for; None: no groups."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from wirelag.twopoint.sketch import Sighting
 
 LONG_BYTES: Final = 4 << 20  # from so many on, commands are tried while others read the capture
+TRIED_BYTES: Final = 256 << 20  # another core reads so many while one tries commands
+TURN_S: Final = 1e-4  # Python is for one thread at a time; who reads needs it for a moment, and waits no longer
 LINKS: Final = {
     0: "NULL", 1: "Ethernet", 9: "PPP", 12: "raw IP", 14: "raw IP", 50: "PPP in HDLC", 51: "PPPoE", 101: "raw IP",
     104: "Cisco HDLC", 105: "802.11", 108: "LOOP", 113: "Linux cooked (SLL)", 127: "802.11 with radiotap",
@@ -124,7 +127,7 @@ class Looking:
     def __init__(self, captures: int, filter: Filter | str | None, tunnels: bool, cores: int = 1) -> None:
         self.captures, self.filter, self.tunnels, self.cores = captures, filter, tunnels, cores
 
-    def capture(self, path: str, name: str) -> Capture:
+    def capture(self, path: str, name: str, cores: int | None = None) -> Capture:
         """A capture, to be read."""
         from wirelag.capture.files import Capture
         from wirelag.packets.packet_id import PacketId
@@ -135,7 +138,7 @@ class Looking:
             filter=self.filter,
             tunnels=self.tunnels,
             packet_id=PacketId() if self.captures > 1 else None,
-            cores=self.cores,
+            cores=cores or self.cores,
         )
 
     def survey(self, path: str, name: str, progress: Progress = iter) -> Surveyed:
@@ -171,13 +174,17 @@ class Looking:
         def try_first() -> None:
             from wirelag.measure.trial import try_commands  # needs numpy, which others do not wait for
 
-            trials.append(try_commands(self.capture(path, name), [], iter, only_first=True))
+            capture = self.capture(path, name, cores=1)  # the others are busy
+            trials.append(try_commands(capture, [], iter, only_first=True))
 
-        beside = Later()
+        beside, turn_s = Later(), sys.getswitchinterval()
+        sys.setswitchinterval(TURN_S)
         beside.leave(try_first)
         try:
-            survey = Survey.of_file(file, self.cores, progress)
+            alone = os.path.getsize(file.path) <= TRIED_BYTES
+            survey = Survey.of_file(file, self.cores - alone, progress)
         finally:
+            sys.setswitchinterval(turn_s)
             beside.end()
         return trials[0], survey
 

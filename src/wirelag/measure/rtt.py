@@ -56,7 +56,7 @@ MOST_MEMORY: Final = 1 << 37
 ROWS_AT_ONCE: Final = 4096  # entries whose rows are written at once
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RttSettings:
     """What to match, how, and what to report besides the total."""
 

@@ -1,14 +1,19 @@
 """Packet filters. Alternatives of one kind are joined by "or", the kinds by "and"."""
 
-import ipaddress
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from wirelag.errors import SettingError
 from wirelag.units import parse_duration_ns
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Network, IPv6Network
+
+    Net: TypeAlias = IPv4Network | IPv6Network
 
 PROTOCOLS: Final = {
     "icmp": (1, 58),
@@ -34,7 +39,7 @@ class Filter:
     sees frames as they were captured, so with `tunnels` the outer packet.
     """
 
-    nets: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+    nets: tuple[IPv4Network | IPv6Network, ...] = ()
     ports: tuple[int, ...] = ()
     protocols: tuple[int, ...] = ()
     from_ns: int = EARLIEST_NS
@@ -43,7 +48,7 @@ class Filter:
     expression: str = ""
 
     @classmethod
-    def of(cls, given: "Filter | str | None") -> "Filter":
+    def of(cls, given: Filter | str | None) -> Filter:
         """A filter as Python code may give it: itself, or an expression of tcpdump."""
         if isinstance(given, str):
             return cls.parse(expression=given)
@@ -61,7 +66,7 @@ class Filter:
         start: str | None = None,
         end: str | None = None,
         expression: str | None = None,
-    ) -> "Filter":
+    ) -> Filter:
         """Build a filter from words of the command line; a SettingError names the wrong one."""
         hosts, nets, protocols = _words(hosts), _words(nets), _words(protocols)
         ports = (ports,) if isinstance(ports, str | int) else tuple(ports)
@@ -128,6 +133,8 @@ def parse_time_ns(text: str) -> tuple[int, bool]:
     seconds = re.fullmatch(r"(\d+)(?:\.(\d{1,9}))?", text)
     if seconds:
         return int(seconds[1]) * 10**9 + int((seconds[2] or "").ljust(9, "0")), False
+    from datetime import UTC, datetime, timedelta
+
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -139,16 +146,20 @@ def parse_time_ns(text: str) -> tuple[int, bool]:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000, False
 
 
-def _host(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+def _host(text: str) -> Net:
+    from ipaddress import ip_address, ip_network
+
     try:
-        return ipaddress.ip_network(ipaddress.ip_address(text))
+        return ip_network(ip_address(text))
     except ValueError:
         raise ValueError(f"{text!r} is not an address: write 192.0.2.1 or 2001:db8::1") from None
 
 
-def _net(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+def _net(text: str) -> Net:
+    from ipaddress import ip_network
+
     try:
-        return ipaddress.ip_network(text, strict=False)
+        return ip_network(text, strict=False)
     except ValueError:
         raise ValueError(f"{text!r} is not a network: write 192.0.2.0/24 or 2001:db8::/32") from None
 
@@ -202,7 +213,7 @@ def ports_text(ports: tuple[int, ...]) -> str:
     return " ".join(str(low) if low == high else f"{low}-{high}" for low, high in words)
 
 
-def _halves(net: ipaddress.IPv4Network | ipaddress.IPv6Network) -> tuple[int, int, int, int]:
+def _halves(net: Net) -> tuple[int, int, int, int]:
     """Address and mask as 64-bit halves; IPv4 as `::ffff:a.b.c.d`."""
     address, mask = int(net.network_address), int(net.netmask)
     if net.version == 4:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from wirelag.packets.address import to_address
+from wirelag import _kernels
 
 _PORTS: Final = {6: "tcp", 17: "udp"}
 
@@ -38,9 +38,15 @@ def display_filters(frames: Sequence[tuple[str, int]], time_ns: int, ends: Seque
 
 def _between(ends: Sequence[int]) -> str:
     """Packets between two endpoints, in both directions."""
-    hosts = [to_address(ends[0], ends[1]), to_address(ends[2], ends[3])]
+    hosts = _host(ends[0], ends[1]), _host(ends[2], ends[3])
     ports, protocol = (ends[4] >> 32 & 0xFFFF, ends[4] >> 16 & 0xFFFF), _PORTS.get(ends[4] & 0xFF)
-    parts = [f"{'ip' if host.version == 4 else 'ipv6'}.addr == {host}" for host in dict.fromkeys(hosts)]
+    parts = list(dict.fromkeys(hosts))
     if protocol:
         parts += [f"{protocol}.port == {port}" for port in dict.fromkeys(ports)]
     return " && ".join(parts)
+
+
+def _host(high: int, low: int) -> str:
+    """Packets to or from an address, by its two halves. Without `ipaddress`, which takes a millisecond to import."""
+    text = _kernels.address_text(high, low)
+    return f"{'ipv6' if ':' in text else 'ip'}.addr == {text}"
