@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import wirelag
-from tests.support.fleets import Here, independent, rotated, simulated
+from tests.support.fleets import Here, independent, records, rotated, simulated
 from tests.support.simulated_captures import write_simulation
 from wirelag.errors import WirelagError
 from wirelag.measure.fleet import Fleet
@@ -58,6 +58,20 @@ def test_round_trips_of_one_capture_in_parts(whole: Path, how: dict[str, Any]) -
     one, many = asked("rtt", str(whole), **how)
     assert text(many) == one
     assert "continue another and were warmed up" in many.notes[-1]
+
+
+def test_packets_that_cannot_be_decoded_have_one_order(whole: Path, tmp_path: Path) -> None:
+    """As the kernel counts them, not as their names begin; of parts, and of several captures."""
+    head, every = records(whole)
+    arp, cut = (one[:28] + bytes(kind) + one[30:] for one, kind in ((every[0], b"\x08\x06"), (every[1], b"\x08\x00")))
+    cut = cut[:8] + (20).to_bytes(4, "little") + cut[12:36]  # of the frame only 20 bytes are there
+    paths = [tmp_path / name for name in ("one.pcap", "other.pcap")]
+    for path in paths:
+        path.write_bytes(head + cut + arp + b"".join(every))
+    for source in (str(paths[0]), [str(path) for path in paths]):
+        one, many = asked("rtt", source, force=True)
+        assert text(many) == one
+        assert list(many.report.skipped) == ["not_ip", "cut"]  # type: ignore[attr-defined]
 
 
 def test_round_trips_across_the_edges_of_a_rotated_set(whole: Path) -> None:
