@@ -57,7 +57,12 @@ def test_round_trips_of_independent_captures(whole: Path, how: dict[str, Any]) -
 def test_round_trips_of_one_capture_in_parts(whole: Path, how: dict[str, Any]) -> None:
     one, many = asked("rtt", str(whole), **how)
     assert text(many) == one
-    assert "continue another and were warmed up" in many.notes[-1]
+    assert "of them continue another" in many.notes[-1]
+
+
+def test_parts_are_told_though_a_filter_leaves_nothing_before_them(whole: Path) -> None:
+    result = wirelag.rtt(str(whole), filter="port 1", on=Fleet(Here(), task_size=SIZE))
+    assert result.notes[-1].endswith("of them continue another, and no packets before them were asked for")
 
 
 def test_packets_that_cannot_be_decoded_have_one_order(whole: Path, tmp_path: Path) -> None:
@@ -180,6 +185,9 @@ def test_what_belongs_together() -> None:
     ]
     shared = related(looks(("in", 0.0, None), ("out", 0.1, None), keys=(7,)))
     assert [[one.name for one in group] for group in shared.merged] == [["in", "out"]]
+    edges = [("tap", 0.0, None), ("tap1", 1.0, None), ("tap2", 1.999, None), ("tap3", 2.999, None)]  # one second each
+    (chain,) = related(looks(*edges, keys=(7,))).chains
+    assert [one.name for one in chain] == ["tap", "tap1", "tap2", "tap3"]
     later = related(looks(("day-1", 0.0, 50.0), ("day-2", 80_000.0, 90_000.0)))
     assert [len(chain) for chain in later.chains] == [1, 1]
 

@@ -24,6 +24,7 @@ PACKAGES = {
     "nsenter": "util-linux",
     "pivot_root": "util-linux",
     "promtool": "prometheus",
+    "pzstd": "zstd",
     "redis-benchmark": "redis-tools",
     "setpriv": "util-linux",
     "ssh": "openssh-client",

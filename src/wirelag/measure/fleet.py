@@ -442,13 +442,15 @@ def find_copies_task(files: Sequence[tuple[str, str, str]], wanted: Filter, tunn
     return packed(copies.find_copies(several))
 
 
-def how_divided(tasks: int, warmed_ns: Sequence[int]) -> str:
+def how_divided(tasks: int, planned: Sequence[Piece], warmed_ns: Sequence[int]) -> str:
     """How a question was divided, as a note."""
     text = f"divided into {many(tasks, 'task')}"
-    if not warmed_ns:
+    if not (continuing := sum(piece.continues for piece in planned)):
         return f"{text}; no capture continues another, and none was split: each connection is in one task"
+    if not warmed_ns:
+        return f"{text}; {continuing:,} of them continue another, and no packets before them were asked for"
     return (
-        f"{text}; {len(warmed_ns):,} of them continue another and were warmed up on the packets before, for "
+        f"{text}; {continuing:,} of them continue another and were warmed up on the packets before, for "
         f"{format_duration(min(warmed_ns))} or more ({format_duration(WARM_NS)} if a quarter of a task holds them): a "
         f"delay across an edge that is longer than this is not timed"
     )
