@@ -9,6 +9,7 @@ import pytest
 import wirelag
 from tests.support.fleets import Here, independent, records, rotated, simulated
 from tests.support.simulated_captures import write_simulation
+from wirelag.cli.progress import _BytesBar
 from wirelag.errors import WirelagError
 from wirelag.measure.fleet import Fleet
 from wirelag.measure.looking import Look, look, related
@@ -144,6 +145,24 @@ def test_a_scheduler_that_goes_away_leaves_what_is_done(whole: Path, tmp_path: P
     assert changed.done_before == 1  # the look at the capture
 
 
+def test_a_run_that_is_stopped_leaves_what_is_done(whole: Path, tmp_path: Path, capsys: Any) -> None:
+    """^C: one line says how to go on; with nothing done, nothing is left."""
+    said = []
+    for done in (3, 0):
+        fleet = Fleet(Here(done, KeyboardInterrupt()), task_size=SIZE, progress=_BytesBar().show)
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            wirelag.rtt(str(whole), on=fleet)
+        said.append(str(stopped.value))
+    assert capsys.readouterr().err.endswith("\r\x1b[K")  # no bar stays behind
+    path = Path(said[0].rpartition("--resume ")[2])
+    assert said[0].startswith("stopped after 2 of ")
+    assert said[1] == "stopped after 0 of 1 task"
+    again = Fleet(Here(), task_size=SIZE, resume=str(path))
+    assert text(wirelag.rtt(str(whole), on=again)) == text(wirelag.rtt(str(whole)))
+    assert again.done_before == 3
+    path.unlink()
+
+
 def test_a_wrong_split_is_read_in_one_piece(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
@@ -160,7 +179,7 @@ def test_a_wrong_split_is_read_in_one_piece(whole: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(fleet, "look", wrong)
     many = wirelag.rtt(str(whole), on=Fleet(Here(), task_size=SIZE))
     assert text(many) == text(wirelag.rtt(str(whole)))
-    assert many.notes[-1].startswith("divided into 1 task")
+    assert many.notes[-1] == "divided into 1 task"
 
 
 def looks(*named: tuple[str, float, float | None], keys: tuple[int, ...] = ()) -> list[Look]:

@@ -27,6 +27,8 @@ PACKAGES = {
     "pzstd": "zstd",
     "redis-benchmark": "redis-tools",
     "setpriv": "util-linux",
+    "ssh-keygen": "openssh-client",
+    "sshd": "openssh-server",
     "ssh": "openssh-client",
     "systemd-analyze": "systemd",
     "tc": "iproute2",
