@@ -476,20 +476,30 @@ def test_the_result_does_not_depend_on_batches_and_intervals(stretch_ns: int, mo
 
 @pytest.mark.acceptance
 def test_95_percent_intervals_cover_the_truth_in_93_to_97_of_100_runs() -> None:
-    """The truth is that of the delays' distribution; 1,000 runs have a standard error of 0.7%."""
-    mu, sigma, runs = 3.209, 0.8, 1_000
+    """The truth is that of the delays' distribution; 1,000 runs have a standard error of 0.7%.
+
+    Responses are looked at while requests come and go at one rate: at first only short delays end, and behind the last
+    request only long ones. The interval of p99 reaches further up on purpose (stats/shares.py).
+    """
+    mu, sigma, runs, requests = 3.209, 0.8, 1_000, 120_000
     normal = {"0.5": 0.0, "0.9": 1.2815515655446004, "0.99": 2.3263478740408408}
     truth = {"mean": np.exp(mu + sigma**2 / 2) / 1e3} | {q: np.exp(mu + sigma * z) / 1e3 for q, z in normal.items()}
-    covered = dict.fromkeys(truth, 0)
+    covered, told = dict.fromkeys(truth, 0), dict.fromkeys(truth, 0)
     for run in range(runs):
-        delays_ns = (np.exp(np.random.default_rng(run).normal(mu, sigma, 60_000)) * 1e6).astype(np.int64)
-        trace = trace_of(run + 10_000, 60_000, 100_000, 0.5, delays_ns)
+        delays_ns = (np.exp(np.random.default_rng(run).normal(mu, sigma, requests)) * 1e6).astype(np.int64)
+        packets = trace_of(run + 10_000, requests, 100_000, 0.5, delays_ns).packets
+        last_ns = packets.time_ns[packets.flags == 0].max()
+        begin, end = np.searchsorted(packets.time_ns, [500_000_000, last_ns])
         estimator = Fridge(("dns",), slots=(2048, 4096), probabilities=(0.25, 0.125), seed=_seed(run))
         meter = estimator.meter("tap")
-        meter.observe(trace.packets)
-        bounds = estimator.estimate(meter.cut(Interval(0, 1))).ci95
-        for name, value in truth.items():
-            covered[name] += name in bounds and bounds[name][0] <= value <= bounds[name][1]
-    assert {name: 0.93 <= count / runs <= 0.97 for name, count in covered.items()} == dict.fromkeys(truth, True), (
-        covered
-    )
+        meter.observe(packets[:begin])
+        meter.cut(Interval(0, 1))
+        meter.observe(packets[begin:end])
+        bounds = estimator.estimate(meter.cut(Interval(1, 2))).ci95
+        for name in bounds.keys() & truth.keys():
+            told[name] += 1
+            covered[name] += bounds[name][0] <= truth[name] <= bounds[name][1]
+    assert min(told.values()) > 0.99 * runs
+    most = dict.fromkeys(truth, 0.97) | {"0.99": 0.99}
+    shares = {name: covered[name] / told[name] for name in truth}
+    assert {name: 0.93 <= share <= most[name] for name, share in shares.items()} == dict.fromkeys(truth, True), shares

@@ -181,7 +181,7 @@ def test_an_empty_page_says_why(tool: Callable[[str], str], tmp_path: Path) -> N
     )
     text = render_oneway(empty)
     walk = Walk(text)
-    assert "No delay could be measured: no packet was seen at either point." in walk.text
+    assert "No delay could be measured: no packet was seen downstream." in walk.text
     assert 'id="figures"' not in text
     assert "cannot say" in walk.text
     browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
