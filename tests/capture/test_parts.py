@@ -72,6 +72,18 @@ def test_pcapng_is_split_too(captures: dict[str, Path], tmp_path: Path) -> None:
     read(path, parts)
 
 
+@pytest.mark.skipif(bool(absent("pzstd")), reason=absent("pzstd"))
+def test_what_pzstd_writes_is_read_and_split(captures: dict[str, Path], tmp_path: Path) -> None:
+    """It begins with a frame that is to be skipped, and has one before each other frame."""
+    path = tmp_path / "frames.pcap.zst"
+    subprocess.run(["pzstd", "-q", "-1", "-p", "2", "-o", path, captures["pcap"]], check=True)
+    assert path.read_bytes()[:4] == b"\x50\x2a\x4d\x18"
+    size = path.stat().st_size
+    parts = Splitter(str(path), size).parts(size // 2, 0, size // 10)
+    assert len(parts) == 2
+    read(path, parts)
+
+
 def test_one_compressed_stream_is_one_part(captures: dict[str, Path]) -> None:
     path = captures["one"]
     parts = Splitter(str(path), path.stat().st_size).parts(path.stat().st_size // 2, 10**9, 1000)

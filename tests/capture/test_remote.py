@@ -15,6 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tests.support.fleets import simulated
 from wirelag.capture.pcap import CaptureFile
 from wirelag.capture.remote import matching, open_remote, size_of
+from wirelag.errors import WirelagError
 
 
 class File(io.FileIO):
@@ -47,6 +48,28 @@ def test_files_of_a_host_are_found_and_read(tmp_path: Path) -> None:
     with open_remote(names[0]) as file:
         assert (file.size, file.seek(-5, io.SEEK_END)) == (whole.stat().st_size, whole.stat().st_size - 5)
     assert sum(len(batch) for batch in CaptureFile(names[1])) == 500
+
+
+def test_what_a_web_server_says_is_passed_on(tmp_path: Path) -> None:
+    """Not "no such file" whatever happens, as fsspec has it."""
+
+    class Forbidding(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+        def send_head(self) -> None:
+            self.send_error(403 if "secret" in self.path else 404)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Forbidding) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(WirelagError, match=r"a\.pcap: there is no such file"):
+            open_remote(f"{address}/a.pcap")
+        with pytest.raises(WirelagError, match=r"secret\.pcap: cannot be opened \(403, message='Forbidden'"):
+            open_remote(f"{address}/secret.pcap")
+        server.shutdown()
+    with pytest.raises(WirelagError, match=r"a\.pcap: cannot be opened \(Cannot connect to host 127.0.0.1"):
+        open_remote(f"{address}/a.pcap")
 
 
 def test_a_server_that_gives_no_parts_of_files_is_named(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import wirelag
-from tests.support.fleets import Here, independent, rotated, simulated
+from tests.support.fleets import Here, independent, records, rotated, simulated
 from tests.support.simulated_captures import write_simulation
+from wirelag.cli.progress import _BytesBar
 from wirelag.errors import WirelagError
 from wirelag.measure.fleet import Fleet
 from wirelag.measure.looking import Look, look, related
@@ -57,7 +58,26 @@ def test_round_trips_of_independent_captures(whole: Path, how: dict[str, Any]) -
 def test_round_trips_of_one_capture_in_parts(whole: Path, how: dict[str, Any]) -> None:
     one, many = asked("rtt", str(whole), **how)
     assert text(many) == one
-    assert "continue another and were warmed up" in many.notes[-1]
+    assert "of them continue another" in many.notes[-1]
+
+
+def test_parts_are_told_though_a_filter_leaves_nothing_before_them(whole: Path) -> None:
+    result = wirelag.rtt(str(whole), filter="port 1", on=Fleet(Here(), task_size=SIZE))
+    assert result.notes[-1].endswith("of them continue another, and no packets before them were asked for")
+
+
+def test_packets_that_cannot_be_decoded_have_one_order(whole: Path, tmp_path: Path) -> None:
+    """As the kernel counts them, not as their names begin; of parts, and of several captures."""
+    head, every = records(whole)
+    arp, cut = (one[:28] + bytes(kind) + one[30:] for one, kind in ((every[0], b"\x08\x06"), (every[1], b"\x08\x00")))
+    cut = cut[:8] + (20).to_bytes(4, "little") + cut[12:36]  # of the frame only 20 bytes are there
+    paths = [tmp_path / name for name in ("one.pcap", "other.pcap")]
+    for path in paths:
+        path.write_bytes(head + cut + arp + b"".join(every))
+    for source in (str(paths[0]), [str(path) for path in paths]):
+        one, many = asked("rtt", source, force=True)
+        assert text(many) == one
+        assert list(many.report.skipped) == ["not_ip", "cut"]  # type: ignore[attr-defined]
 
 
 def test_round_trips_across_the_edges_of_a_rotated_set(whole: Path) -> None:
@@ -125,6 +145,24 @@ def test_a_scheduler_that_goes_away_leaves_what_is_done(whole: Path, tmp_path: P
     assert changed.done_before == 1  # the look at the capture
 
 
+def test_a_run_that_is_stopped_leaves_what_is_done(whole: Path, tmp_path: Path, capsys: Any) -> None:
+    """^C: one line says how to go on; with nothing done, nothing is left."""
+    said = []
+    for done in (3, 0):
+        fleet = Fleet(Here(done, KeyboardInterrupt()), task_size=SIZE, progress=_BytesBar().show)
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            wirelag.rtt(str(whole), on=fleet)
+        said.append(str(stopped.value))
+    assert capsys.readouterr().err.endswith("\r\x1b[K")  # no bar stays behind
+    path = Path(said[0].rpartition("--resume ")[2])
+    assert said[0].startswith("stopped after 2 of ")
+    assert said[1] == "stopped after 0 of 1 task"
+    again = Fleet(Here(), task_size=SIZE, resume=str(path))
+    assert text(wirelag.rtt(str(whole), on=again)) == text(wirelag.rtt(str(whole)))
+    assert again.done_before == 3
+    path.unlink()
+
+
 def test_a_wrong_split_is_read_in_one_piece(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
@@ -141,7 +179,7 @@ def test_a_wrong_split_is_read_in_one_piece(whole: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(fleet, "look", wrong)
     many = wirelag.rtt(str(whole), on=Fleet(Here(), task_size=SIZE))
     assert text(many) == text(wirelag.rtt(str(whole)))
-    assert many.notes[-1].startswith("divided into 1 task")
+    assert many.notes[-1] == "divided into 1 task"
 
 
 def looks(*named: tuple[str, float, float | None], keys: tuple[int, ...] = ()) -> list[Look]:
@@ -166,6 +204,9 @@ def test_what_belongs_together() -> None:
     ]
     shared = related(looks(("in", 0.0, None), ("out", 0.1, None), keys=(7,)))
     assert [[one.name for one in group] for group in shared.merged] == [["in", "out"]]
+    edges = [("tap", 0.0, None), ("tap1", 1.0, None), ("tap2", 1.999, None), ("tap3", 2.999, None)]  # one second each
+    (chain,) = related(looks(*edges, keys=(7,))).chains
+    assert [one.name for one in chain] == ["tap", "tap1", "tap2", "tap3"]
     later = related(looks(("day-1", 0.0, 50.0), ("day-2", 80_000.0, 90_000.0)))
     assert [len(chain) for chain in later.chains] == [1, 1]
 

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import wirelag
-from tests.support.command import as_process
+from tests.support.command import WIRELAG, as_process
 from tests.support.fleets import independent, rotated, simulated
+from tests.support.waiting import until
 from wirelag.errors import WirelagError
 from wirelag.measure.fleet import Fleet
 from wirelag.scale.engine import engine
@@ -154,6 +155,25 @@ def test_a_scheduler_that_ends_leaves_a_line_and_a_file(tmp_path: Path) -> None:
     with Processes() as second:
         ran = as_process(*command, "--on", second.address)
     assert json.loads(ran.stdout) == wirelag.rtt(str(path)).to_dict()
+
+
+@pytest.mark.acceptance
+def test_an_interrupt_reaches_the_command_alone(tmp_path: Path) -> None:
+    """^C goes to all processes of a terminal: one line, no process or file is left, and --resume goes on."""
+    path = simulated(tmp_path / "long.pcap", 400_000)
+    state = tmp_path / "run.resume"
+    command = ["rtt", str(path), "--on", "local", "--task-size", "1MiB", "--resume", str(state), "--format", "json"]
+    process = subprocess.Popen(
+        [*WIRELAG, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    until(lambda: state.exists() and state.stat().st_size > 100_000, "tasks that are done")
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate()[1]
+    assert process.returncode == 130
+    assert said.count("\n") == 1
+    assert said.startswith("wirelag: stopped after ")
+    assert f"--resume {state}" in said
+    assert json.loads(as_process(*command).stdout) == wirelag.rtt(str(path)).to_dict()
 
 
 class Processes:

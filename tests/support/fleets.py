@@ -15,14 +15,15 @@ class Here(Engine):
 
     name = "here"
 
-    def __init__(self, goes_after: int | None = None) -> None:
+    def __init__(self, goes_after: int | None = None, ends: BaseException | None = None) -> None:
         self.left, self.begun = goes_after, 0
+        self.ends = ends or GoneError("the scheduler at here went away")
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[int, bytes | Failure]]:
         """The results, the last task first: the order must not matter."""
         for place in reversed(range(len(tasks))):
             if self.left is not None and self.begun >= self.left:
-                raise GoneError("the scheduler at here went away")
+                raise self.ends
             self.begun += 1
             function, arguments = pickle.loads(pickle.dumps((tasks[place].function, tasks[place].arguments)))
             yield place, function(*arguments)

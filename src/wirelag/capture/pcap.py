@@ -44,6 +44,7 @@ _LEAST_ROOM: Final = 1 << 16  # a block with less space is replaced
 _POLL_S: Final = 0.1
 _MOST_PIECES: Final = 8  # some are read ahead
 _UNUSED: Final = 3  # references: the list's, the loop's and the check's own
+UNDECODED: Final = ("link_type", "not_ip", "cut", "malformed", "layers", "no_timestamp")  # as in kernels/frames.hpp
 
 Take: TypeAlias = "Callable[[PacketBatch], Any]"
 """What is made of a batch where it is read, and comes instead of it."""
@@ -80,7 +81,8 @@ class CaptureStatistics:
 
 def _together(name: str, one: Any, other: Any) -> Any:
     if isinstance(one, dict):
-        return {key: one.get(key, 0) + other.get(key, 0) for key in sorted({*one, *other})}
+        order = UNDECODED.index if name == "skipped" else None  # as one file has them
+        return {key: one.get(key, 0) + other.get(key, 0) for key in sorted({*one, *other}, key=order)}
     if name == "format":
         return one if one == other or not other else other if not one else "mixed"
     if name in ("first_ns", "last_ns"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from wirelag.capture.streams import is_remote
@@ -107,8 +108,11 @@ def _asked(path: str, ask: Callable[[Any, str], T]) -> T:
         return ask(system, name)
     except ImportError as error:
         raise WirelagError(f"{path}: {_one_line(error)}") from None
-    except FileNotFoundError:
-        raise WirelagError(f"{path}: there is no such file") from None
+    except FileNotFoundError as error:
+        why = error.__cause__  # that of HTTP says so whatever failed: refused, forbidden, no such host
+        if why is None or isinstance(why, FileNotFoundError) or getattr(why, "status", None) == HTTPStatus.NOT_FOUND:
+            raise WirelagError(f"{path}: there is no such file") from None
+        raise WirelagError(f"{path}: cannot be opened ({_one_line(why)})") from None
     except PermissionError:
         raise WirelagError(f"{path}: permission denied; check the credentials of {path.split(':')[0]}") from None
     except Exception as error:  # each file system raises its own

@@ -17,6 +17,7 @@ from wirelag.errors import WirelagError
 STANDARD_INPUT: Final = "-"
 _READ: Final = 1 << 18  # compressed bytes at a time
 _GZIP, _ZSTD, _XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00"
+_SKIPPABLE, _SKIPPABLE_KIND = b"\x2a\x4d\x18", 5  # 0x184D2A50 to 0x184D2A5F (RFC 8878)
 _LONGEST_MAGIC: Final = len(_XZ)
 
 
@@ -253,9 +254,14 @@ def open_stream(path: str, start: int = 0, stop: int | None = None) -> Stream:
         return _Decompressed(path, raw, head, "gzip")
     if head.startswith(_XZ):
         return _Decompressed(path, raw, head, "xz")
-    if head.startswith(_ZSTD):
+    if head.startswith(_ZSTD) or _is_skippable(head):
         return _Zstd(path, raw, head)
     return Stream(path, raw, head)
+
+
+def _is_skippable(head: bytes) -> bool:
+    """Whether a frame of zstd that holds no data begins here: pzstd writes one before each other."""
+    return head[1:4] == _SKIPPABLE and head[0] >> 4 == _SKIPPABLE_KIND
 
 
 def open_raw(path: str) -> io.RawIOBase:

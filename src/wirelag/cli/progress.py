@@ -100,18 +100,17 @@ def bytes_bar(quiet: bool) -> Callable[[int, int], None] | None:
 
 
 class _BytesBar:
-    """How much of the captures is done. What an earlier run did counts as done, and not for the rate."""
+    """How much of the captures is done. The rate is since tasks began; what an earlier run did is not in it."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._before: int | None = None
+        self._began, self._before = 0.0, -1
 
     def show(self, done: int, whole: int) -> None:
         """Draw it; wipe it out at the end."""
         from wirelag.units import format_duration, format_size
 
-        if self._before is None:
-            self._before = done
+        if self._before < 0:
+            self._began, self._before = time.monotonic(), done
         if done >= whole:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             return

@@ -42,8 +42,8 @@ def with_usage(command: Callable[..., None]) -> Callable[..., None]:
                 if not isinstance(error, SettingError):
                     raise
                 raise UsageError(error.problem, option=option_of(error.name)) from None
-        except KeyboardInterrupt:
-            print("wirelag: stopped before there was a result", file=sys.stderr)
+        except KeyboardInterrupt as stop:  # with --on, it says what is finished
+            print(f"wirelag: {str(stop) or 'stopped before there was a result'}", file=sys.stderr)
             raise SystemExit(130) from None
 
     for one in declared_by(command):

@@ -1,6 +1,6 @@
 // One segment over time: the last minutes live, longer times by the minute or hour, or between two times.
 "use strict";
-const one = {reports: [], resolution: "interval", drawn: 0, loaded: 0, source: null, asked: 0, added: 0};
+const one = {reports: [], resolution: "interval", drawn: 0, loaded: 0, source: null, asked: 0, added: 0, missed: false};
 const POINTS = 1200;  // what a screen shows: the collector adds up neighbours of more
 const AGAIN = {interval: 60, minute: 30, hour: 300};  // seconds after which reports are read again; intervals also come live
 

@@ -71,6 +71,8 @@ function listen() {
   one.of = of;
   one.source = new EventSource("/api/v1/events" + (of ? `?${new URLSearchParams({segment: of})}` : ""));
   one.source.addEventListener("reports", event => takeReports(JSON.parse(event.data)));
+  one.source.addEventListener("error", () => { one.missed = true; });
+  one.source.addEventListener("open", () => { if (one.missed) loadOne(); one.missed = false; });  // what came meanwhile
   one.source.addEventListener("topology", () => loadNetwork().catch(() => {}));
 }
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.capture.ktime import follow_clock
+from wirelag.capture.pcap import UNDECODED
 from wirelag.ebpf.bpf import cpus
 from wirelag.ebpf.dataplane import Dataplane, check_interface
 from wirelag.errors import WirelagError
@@ -25,7 +26,7 @@ Direction = Literal["both", "in", "out"]
 
 BACK_NS: Final = 10**9  # a time that goes back by more than this means that the clock was set
 OWN: Final = (".rodata", "then", "decodings", "passings")  # maps that each program has for itself
-REASONS: Final = ("ok", "link_type", "not_ip", "cut", "malformed", "layers", "no_timestamp", "failed")
+REASONS: Final = ("ok", *UNDECODED, "failed")
 
 
 def decoding(packet_id: PacketId | None, tunnels: bool) -> bytes:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.capture.ktime import follow_clock
 from wirelag.capture.live import LiveStatistics
+from wirelag.capture.pcap import UNDECODED
 from wirelag.ebpf.bpf import Map, Program, RingBuffer, cpus, info
 from wirelag.ebpf.dataplane import Dataplane, check_interface
 from wirelag.errors import WirelagError
@@ -59,7 +60,7 @@ COUNTS: Final = (
     *("packets", "bad_time", "flows", "evicted", "other", "from_servers"),
     *("busy", "untold", "failed", "not_handed_on"),
 )
-REASONS: Final = ("ok", "link_type", "not_ip", "cut", "malformed", "layers", "no_timestamp")
+REASONS: Final = ("ok", *UNDECODED)
 
 
 class KernelPirate:

@@ -63,6 +63,7 @@ class Fleet:
         self._stack = ExitStack()
         self._engine: Engine | None = None
         self._finished: Finished | None = None
+        self._is_told = resume is not None  # the user knows the file of what is finished
         self.tasks = self.done_before = self.bytes_returned = 0
 
     @classmethod
@@ -83,10 +84,8 @@ class Fleet:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        from wirelag.scale.engine import GoneError
-
         assert self._finished is not None
-        self._finished.close(keep=kind is not None and issubclass(kind, GoneError))
+        self._finished.close(keep=self._is_told)
         self._stack.close()
 
     def run(self, tasks: Sequence[Task], depends: Any) -> Iterator[Any | Failure]:
@@ -104,6 +103,8 @@ class Fleet:
         self.tasks += len(tasks)
         self.done_before += len(tasks) - len(left)
         told = 0  # tasks whose values were handed on: while others run
+        if self._progress is not None and whole:
+            self._progress(done, whole)
         try:
             for place, result in self._engine.run([tasks[place] for place in left]):
                 name = names[left[place]]
@@ -118,12 +119,16 @@ class Fleet:
                 while told < len(names) and (names[told] in failed or names[told] in self._finished):
                     yield failed.get(names[told]) or self._finished.result(names[told])
                     told += 1
-        except GoneError as error:
+        except (GoneError, KeyboardInterrupt) as error:
+            if self._progress is not None and whole:
+                self._progress(whole, whole)  # no bar stays behind
             count = sum(name in self._finished for name in names)
-            raise GoneError(
-                f"{error} after {count:,} of {many(len(tasks), 'task')}; what is finished is kept: run the same "
-                f"command again with --resume {self._finished.path}"
-            ) from None
+            text = f"{str(error) or 'stopped'} after {count:,} of {many(len(tasks), 'task')}"
+            if self._is_told or len(self._finished):
+                self._is_told = True
+                text += "; what is finished is kept: run the same command again with "
+                text += f"--resume {self._finished.path}"
+            raise type(error)(text) from None
         for name in names[told:]:
             yield failed.get(name) or self._finished.result(name)
 
@@ -442,13 +447,15 @@ def find_copies_task(files: Sequence[tuple[str, str, str]], wanted: Filter, tunn
     return packed(copies.find_copies(several))
 
 
-def how_divided(tasks: int, warmed_ns: Sequence[int]) -> str:
+def how_divided(tasks: int, planned: Sequence[Piece], warmed_ns: Sequence[int]) -> str:
     """How a question was divided, as a note."""
     text = f"divided into {many(tasks, 'task')}"
+    if not (continuing := sum(piece.continues for piece in planned)):
+        return f"{text}: each connection is in one of them" if tasks > 1 else text
     if not warmed_ns:
-        return f"{text}; no capture continues another, and none was split: each connection is in one task"
+        return f"{text}; {continuing:,} of them continue another, and no packets before them were asked for"
     return (
-        f"{text}; {len(warmed_ns):,} of them continue another and were warmed up on the packets before, for "
+        f"{text}; {continuing:,} of them continue another and were warmed up on the packets before, for "
         f"{format_duration(min(warmed_ns))} or more ({format_duration(WARM_NS)} if a quarter of a task holds them): a "
         f"delay across an edge that is longer than this is not timed"
     )

@@ -27,6 +27,7 @@ BATCHES: Final = 2  # of the beginning of a capture
 MOST_KEYS: Final = 256  # flow keys that are compared, the smallest: a key is a hash
 MOST_SHARING: Final = 64  # captures with the same flow key that are compared with each other
 OPEN_ENDS: Final = 64  # captures, the latest, of which one may continue
+EDGE: Final = 64  # two that have less than this part of the shorter one's time in common follow one another
 WARM_NS: Final = 10_000_000_000  # how much earlier a part begins to be read
 _NUMBER: Final = re.compile(r"\d+")
 
@@ -171,8 +172,17 @@ def _together(looks: Sequence[Look]) -> list[list[Look]]:
 
 
 def _at_once(one: Look, other: Look) -> bool:
-    """Whether two captures begin at the same time: neither then continues the other."""
-    return one.first_ns <= other.until_ns and other.first_ns <= one.until_ns
+    """Whether two captures begin at the same time: neither then continues the other.
+
+    Of two small ones, all is looked at. One may then begin when the other ends: at the same instant, or a little
+    before, since times of packets may go back.
+    """
+    first, later = (one, other) if one.first_ns <= other.first_ns else (other, one)
+    if first.first_ns == later.first_ns:
+        return True
+    both_ns = min(first.until_ns, later.until_ns) - later.first_ns
+    least_ns = min(one.until_ns - one.first_ns, other.until_ns - other.first_ns)
+    return later.first_ns < first.until_ns and both_ns * EDGE >= least_ns
 
 
 def _chains(several: Sequence[Look]) -> list[list[Look]]:

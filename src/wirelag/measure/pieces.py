@@ -29,6 +29,11 @@ class Piece:
     merged: bool = False
     size: int = 0
 
+    @property
+    def continues(self) -> bool:
+        """Whether it begins where another one ends."""
+        return self.reads[0].warm or self.reads[0].index > 0
+
 
 def pieces(looks: Sequence[Look], length: int, split: bool) -> list[Piece]:
     """Pieces of similar size. Unless `split`, a piece has all captures that continue one another."""

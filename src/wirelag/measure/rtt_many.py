@@ -122,7 +122,7 @@ def rtt_on(
     result.warnings += [*packets.apart(planned), *twice[:1]]
     result.errors = [one.problem for one in looks if one.problem] + packets.errors
     whole = "one task read everything: a fridge is one table that all packets share"
-    result.notes.append(how_divided(len(plan), total.warmed_ns) if divisible else whole)
+    result.notes.append(how_divided(len(plan), planned, total.warmed_ns) if divisible else whole)
     return result
 
 

@@ -134,11 +134,25 @@ def _local(workers: int | None) -> Iterator[Client]:
     from distributed import Client, LocalCluster
 
     cores = workers or len(os.sched_getaffinity(0))
-    with (
-        LocalCluster(n_workers=cores, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
+    with ExitStack() as stack:
+        with _without_interrupt():
+            cluster = LocalCluster(n_workers=cores, threads_per_worker=1, dashboard_address=":0", silence_logs=50)
+            stack.enter_context(cluster)
+        yield stack.enter_context(Client(cluster))
+
+
+@contextmanager
+def _without_interrupt() -> Iterator[None]:
+    """Threads and processes that begin here never hear ^C, which goes to all of a terminal; this one hears it after."""
+    import signal
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # whoever starts it hears ^C again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
