@@ -2,10 +2,10 @@
 
 Law: at most `most_bytes`, 16 per packet; the oldest interval is dropped first. A question about something that is not
 kept (any longer, or since a restart) is answered at once with the reason, never with a guess. Symbols are sent for the
-largest difference that the collector named in the last LATELY intervals; what questions need not ask for is sent with
-them (protocol/unasked.py). If more buckets were requested, later
-intervals have as many from the start, up to the next multiple of MEMORY intervals since 1970: both points get the same
-requests, so they have the same number, and return to fewer at the same time.
+largest difference that the collector named in the last LATELY intervals. What questions then need not ask for is sent
+with them, and the difference is that of the last question as long as this lasts (protocol/unasked.py). If more buckets
+were requested, later intervals have as many from the start, up to the next multiple of MEMORY intervals since 1970:
+both points get the same requests, so they have the same number, and return to fewer at the same time.
 """
 
 from __future__ import annotations

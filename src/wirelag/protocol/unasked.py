@@ -18,10 +18,11 @@ from wirelag.codec import array_of, number_of
 from wirelag.packets.interval import Interval
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.reordering import UNTOLD_NS, before, times_of
-from wirelag.synopses.symbols import MOST_UNASKED, SymbolSynopsis, Unasked, Words, numbers_of
+from wirelag.synopses.symbols import MOST_UNASKED, Rows, SymbolSynopsis, Unasked, Words, numbers_of
 
 LATELY: Final = 64  # intervals
 MARGIN: Final = 3, 2  # how much further from the edges than what was asked for
+SPARE: Final = 16, 2  # packets told at most, and for each that was asked for: more take more bytes than the question
 NEAR: Final = 8  # the first and the last part of an interval, of this many
 
 
@@ -42,6 +43,8 @@ def habit_of(
     """What would have made a question needless; None if nothing would. `tail`: the sample sent of these packets."""
     numbers, wanted = numbers_of(cached.ids), array_of(ask, "wanted", np.uint64)
     order = array_of(ask, "order", np.uint64) if "order" in ask else None
+    if not len(wanted) and order is None:
+        return None
     if order is not None and not np.isin(order, before(cached, tail, numbers)).all():
         return None
     times_ns = times_of(numbers, cached.times_ns, wanted)
@@ -54,20 +57,25 @@ def habit_of(
     if last is not None and interval.start_ns < last.until_ns:
         first_ns, last_ns = max(first_ns, last.head_ns), max(last_ns, last.tail_ns)
     until_ns = interval.start_ns + LATELY * interval.length_ns
-    return Habit(first_ns, last_ns, order is not None, number_of(ask, "difference"), until_ns)
+    habit = Habit(first_ns, last_ns, order is not None, number_of(ask, "difference"), until_ns)
+    return habit if len(_near(cached, interval, habit)) <= SPARE[0] + SPARE[1] * len(wanted) else None
 
 
 def unasked(
     synopsis: SymbolSynopsis, cached: Cached, numbers: Words, interval: Interval, habit: Habit
 ) -> Unasked | None:
     """What is told unasked about an interval; None if that is too much, or packets have copies."""
-    times_ns = cached.times_ns
-    first_ns, last_ns = interval.start_ns + habit.head_ns, interval.end_ns - habit.tail_ns
-    rows = np.flatnonzero((times_ns < first_ns) | (times_ns >= last_ns))
+    rows, times_ns = _near(cached, interval, habit), cached.times_ns
     if interval.start_ns >= habit.until_ns or len(rows) > MOST_UNASKED or not _is_plain(cached, numbers):
         return None
     before_ns = times_of(numbers, times_ns, synopsis.before) if habit.order else None
     return Unasked(numbers[rows], times_ns[rows], before_ns)
+
+
+def _near(cached: Cached, interval: Interval, habit: Habit) -> Rows:
+    """The packets that are told by habit."""
+    first_ns, last_ns = interval.start_ns + habit.head_ns, interval.end_ns - habit.tail_ns
+    return np.flatnonzero((cached.times_ns < first_ns) | (cached.times_ns >= last_ns))
 
 
 def _is_plain(cached: Cached, numbers: Words) -> bool:
