@@ -2,13 +2,15 @@
 
     python benchmarks/collector.py                          rda of 500 packets/s, lda, rda of 15,000 packets/s
     python benchmarks/collector.py --segments 100 --seconds 20
+    python benchmarks/collector.py --calm                   no packet is lost or overtaken
     python benchmarks/collector.py --store postgresql://...     another store than a file
     python benchmarks/collector.py --collectors 2           several, with a database and a broker of their own
     python benchmarks/collector.py --beside "OTHER/.venv/bin/python -m wirelag.cli"     another version, by turns
 
-Packets have known delays, 1% of them are lost; agents cut them, send what they cut at the end of each second and answer
-what they are asked, each over two connections, with the code of `wirelag agent`. The collector is a process of its own,
-with a token. Its processor time is the kernel's count, from the first message until everything is settled.
+Packets have known delays, which differ so much that many are overtaken, and 1% of them are lost; agents cut them, send
+what they cut at the end of each second and answer what they are asked, each over two connections, with the code of
+`wirelag agent`. The collector is a process of its own, with a token. Its processor time is the kernel's count, from the
+first message until everything is settled.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -51,6 +55,7 @@ TOKEN = "a-token-for-this-benchmark-only"
 KINDS = 8  # different paths; segments beyond have packets like these
 CASES = (("rda", 500), ("lda", 500), ("rda", 15_000))
 LOSS = 0.01
+CALM_NS = 5_000_000
 PATIENCE_S = 120.0
 PAST_BYTES = 16 << 20  # of packets that an agent keeps to answer
 AGENTS = 1000  # for which the measured cost is extrapolated: two are at the ends of a segment
@@ -161,11 +166,17 @@ class Point:
                 await out.post(reply, self.last)
 
 
-async def load(ports: list[int], name: str, rate: int, segments: int, seconds: int) -> Counter[str]:
+def travelled(rate: int, seed: int, seconds: int, start_ns: int, calm: bool) -> Travelled:
+    """The packets of a path."""
+    made = Travelled.made(seconds, rate, seed, 0.0 if calm else LOSS, start_ns=start_ns)
+    return replace(made, delays_ns=np.full(len(made.ids), CALM_NS)) if calm else made
+
+
+async def load(ports: list[int], name: str, rate: int, segments: int, seconds: int, calm: bool) -> Counter[str]:
     """All agents, each at one of the ports, until everything is sent, and answered for a while."""
     start_ns = (time.time_ns() // SECOND_NS + 2 + segments // 50) * SECOND_NS
     terms = Terms(usual(name), interval_ns=SECOND_NS)
-    paths = [Travelled.made(seconds + 1, rate, seed, LOSS, start_ns=start_ns) for seed in range(min(KINDS, segments))]
+    paths = [travelled(rate, seed, seconds + 1, start_ns, calm) for seed in range(min(KINDS, segments))]
     kinds = [[cut(batch, terms, path.start_ns, seconds + 1) for batch in path.points] for path in paths]
     points, door = list[Point](), asyncio.Semaphore(16)
     for i in range(segments):
@@ -237,9 +248,10 @@ def collecting(words: list[str], port: int, wrapper: list[str]) -> Iterator[int]
 
 
 def measure(
-    name: str, rate: int, segments: int, seconds: int, store: str | None, wrapper: list[str], collectors: int
+    case: tuple[str, int, bool], segments: int, seconds: int, store: str | None, wrapper: list[str], collectors: int
 ) -> Cost:
     """What one case costs; with `collectors`, that many together."""
+    name, rate, calm = case
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         tokens = folder / "tokens"
@@ -263,7 +275,7 @@ def measure(
         if collectors:
             until(lambda: all(map(shares, ports)), "collectors that share the work")
         before = sum(map(threads_s, running), Counter[str]())
-        counted = asyncio.run(load(ports, name, rate, segments, seconds))
+        counted = asyncio.run(load(ports, name, rate, segments, seconds, calm))
         used = sum(map(threads_s, running), Counter[str]())
         used.subtract(before)
     each = {what: 1e3 * s / segments / seconds for what, s in used.items()}
@@ -284,6 +296,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--segments", type=int, default=40)
     parser.add_argument("--seconds", type=int, default=12)
+    parser.add_argument("--calm", action="store_true", help="no packet is lost or overtaken")
     parser.add_argument("--store", help="a database; a file, if not given")
     parser.add_argument("--collectors", type=int, default=0, help="several that share a database and a broker")
     parser.add_argument("--only", metavar="METHOD:RATE", help="one line, such as rda:500")
@@ -297,9 +310,8 @@ def main() -> None:
     for name, rate in cases:
         best: dict[str, Cost] = {}
         for version in [options.wrapper, *filter(None, [options.beside])] * options.rounds:
-            found = measure(
-                name, rate, options.segments, options.seconds, options.store, version.split(), options.collectors
-            )
+            case = name, rate, options.calm
+            found = measure(case, options.segments, options.seconds, options.store, version.split(), options.collectors)
             print(found.line(name, rate, options.segments), version and f" by {version}", flush=True)
             best[version] = min(found, best.get(version, found), key=lambda one: one.whole)
         if options.beside:

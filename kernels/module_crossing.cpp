@@ -93,7 +93,7 @@ nb::object coins(nb::handle given_ids, u64 seed, u64 purpose)
     auto thrown = unfilled<u64>(count);
 
     {
-        nb::gil_scoped_release release;
+        const Unlocked meanwhile(count);
         const u64 key = wl_coin_key(seed, purpose), *values = ids.data();
 
         for (size_t i = 0; i < count; i++)
@@ -310,7 +310,7 @@ nb::object number_copies(nb::handle given_ids)
     auto numbers = unfilled<u64>(count);
 
     {
-        nb::gil_scoped_release release;
+        const Unlocked meanwhile(count);
         FirstCopies first(ids.data(), count);
 
         for (size_t row = 0; row < count; row++)
@@ -326,7 +326,7 @@ nb::object pair(nb::handle given_up, nb::handle given_down, unsigned threads)
     std::optional<Joining> found;
 
     {
-        nb::gil_scoped_release release;
+        const Unlocked meanwhile(ups + downs);
         found.emplace(up_ids.data(), ups, down_ids.data(), downs, ups + downs < few_joined ? 1 : threads);
     }
     const wl_joined &joined = found->joined;
@@ -474,7 +474,7 @@ void lda(nb::handle given_ids, nb::handle given_times, nb::handle given_buckets,
     const auto memory = exactly<Room<u64>>(given_buckets, "buckets");
     const wl_lda kernel = lda_of(rows, shifts, seed);
     wl_lda_bucket *buckets = buckets_of<wl_lda_bucket>(memory, shifts.size() * rows);
-    nb::gil_scoped_release release;
+    const Unlocked meanwhile(packets.rows);
 
     add_packets(
         packets, [&](u64 id) { return wl_lda_place(&kernel, id); },

@@ -345,7 +345,7 @@ class RatelessDecoder {
             throw std::invalid_argument("a symbol must have 3 numbers");
         if (count >= WL_NEVER - decoder.arrived)
             throw std::invalid_argument("there must be less than 2^32 symbols");
-        nb::gil_scoped_release release;
+        const Unlocked meanwhile(words);
         grow(decoder.arrived + count);
         if (count)
             std::memcpy(&symbols_[decoder.arrived], values, words * sizeof(u64));

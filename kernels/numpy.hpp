@@ -3,6 +3,7 @@
 #define WIRELAG_NUMPY_HPP
 
 #include <algorithm>
+#include <optional>
 
 #include <nanobind/nanobind.h>
 
@@ -11,6 +12,19 @@ extern "C" {
 }
 
 constexpr size_t few_values = 1 << 10; /* more are handed over */
+
+/* Without the interpreter's lock, unless values are few: to get it back where threads wait for it takes longer than they do. */
+class Unlocked {
+  public:
+    explicit Unlocked(size_t values)
+    {
+        if (values > few_values)
+            released.emplace();
+    }
+
+  private:
+    std::optional<nanobind::gil_scoped_release> released;
+};
 
 template <typename T> constexpr const char *numpy_name = nullptr;
 template <> inline constexpr const char *numpy_name<u64> = "uint64";

@@ -272,6 +272,45 @@ def test_messages_are_kept_until_they_are_done(store: AnyStore) -> None:
     assert list(store.messages_since(0)) == []
 
 
+def test_what_a_transaction_has_written_it_reads(store: AnyStore) -> None:
+    """Statements may wait for others, but not for those that read."""
+    store.begin()
+    for i in range(75):
+        store.put_message(f"key{i}", "A", START_NS + i, b"body%d" % i, i)
+    store.drop_messages(["key3", "key5"])
+    store.put_message("key5", "B", START_NS + 5, b"again", 200)
+    assert list(store.messages_about(START_NS + 3, ["A", "B"])) == []
+    assert list(store.messages_about(START_NS + 4, ["A"])) == [b"body4"]
+    assert list(store.messages_about(START_NS + 5, ["A", "B"])) == [b"again"]
+    store.put_message("key4", "A", START_NS + 4, b"later", 300)
+    store.drop_messages(["key6"])
+    interval = Interval(START_NS, START_NS + SECOND_NS)
+    assert store.put("A>B", None, interval, Rank.FIRST, tally(np.full(9, 1000))) == (None, True)
+    assert store.rank_of("A>B", interval) == Rank.FIRST
+    assert store.put("A>B", None, interval, Rank.SETTLED, tally(np.full(9, 2000))) == (Rank.FIRST, True)
+    assert store.put("A>B", None, interval, Rank.ALONE, tally(np.full(9, 3000))) == (Rank.SETTLED, False)
+    store.commit()
+    assert len(list(store.messages_since(START_NS))) == 73
+    assert list(store.messages_about(START_NS + 4, ["A"])) == [b"body4"]
+    assert [row.rank for row in store.rows("A>B", None, SECOND_NS, (0, 1 << 62), 9)] == [Rank.SETTLED]
+
+
+def test_a_transaction_that_is_undone_leaves_nothing(store: AnyStore) -> None:
+    store.begin()
+    store.put_message("key", "A", START_NS, b"body", 1)
+    store.commit()
+    store.begin()
+    store.drop_messages(["key"])
+    store.put_message("other", "A", START_NS, b"other", 1)
+    interval = Interval(START_NS, START_NS + SECOND_NS)
+    store.put("A>B", None, interval, Rank.SETTLED, tally(np.full(9, 1000)))
+    store.rollback()
+    store.begin()
+    assert store.put("A>B", None, interval, Rank.FIRST, tally(np.full(9, 2000))) == (None, True)
+    store.commit()
+    assert list(store.messages_since(START_NS)) == [b"body"]
+
+
 # ---- kill -9 ----
 
 WRITER = """

@@ -2,9 +2,10 @@
 
 Law: at most `most_bytes`, 16 per packet; the oldest interval is dropped first. A question about something that is not
 kept (any longer, or since a restart) is answered at once with the reason, never with a guess. Symbols are sent for the
-largest difference that the collector named in the last LATELY intervals. If more buckets were requested, later
-intervals have as many from the start, up to the next multiple of MEMORY intervals since 1970: both points get the same
-requests, so they have the same number, and return to fewer at the same time.
+largest difference that the collector named in the last LATELY intervals. What questions then need not ask for is sent
+with them, and the difference is that of the last question as long as this lasts (protocol/unasked.py). If more buckets
+were requested, later intervals have as many from the start, up to the next multiple of MEMORY intervals since 1970:
+both points get the same requests, so they have the same number, and return to fewer at the same time.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from wirelag.protocol.messages import MOST_BYTES, Message, encode, terms_name
 from wirelag.protocol.pairing import MOST_BUCKETS, answer
 from wirelag.protocol.reconcile import MOST_SYMBOLS
 from wirelag.protocol.terms import second_round
+from wirelag.protocol.unasked import Habit, habit_of, unasked
 from wirelag.synopses.cache import ENTRY_BYTES, Cached
+from wirelag.synopses.delay_sample import spared
 from wirelag.synopses.reordering import with_order
 from wirelag.synopses.symbols import SymbolSynopsis, enough
 from wirelag.twopoint.spans import ALL, Cut
 
 MEMORY: Final = 64
 LATELY: Final = 8
+MOST_HABITS: Final = 4096  # segments of a point
 LEAST_BYTES: Final = 1 << 10  # per interval, however empty: the number of intervals is bounded too
 
 _Place = tuple[str | None, str, int]  # segment, terms, and the interval's start
@@ -45,6 +49,7 @@ class History:
         self._wanted: dict[tuple[str | None, str | None], int] = {}  # buckets, by segment and class
         self._block = 0  # block of MEMORY intervals for which they are wanted
         self._differed: dict[tuple[str | None, str | None], dict[int, int]] = {}  # by interval
+        self._habits: dict[str | None, Habit] = {}  # of everything, by segment
         self.answered = 0
         self.refused = 0
 
@@ -77,6 +82,8 @@ class History:
             bound = asked.bind(cached, numbers)
             if isinstance(bound, SymbolSynopsis) and tag == ALL:
                 bound = with_order(bound, cached, numbers)
+                if (habit := self._habits.get(part.measured.segment)) is not None:
+                    bound = replace(bound, unasked=unasked(bound, cached, numbers, interval, habit))
             synopses[tag] = bound
         return Cut(interval, synopses)
 
@@ -84,6 +91,9 @@ class History:
         """Symbols that this interval needs; None if unknown."""
         lately_ns = interval.start_ns - LATELY * interval.length_ns
         known = {start_ns: size for start_ns, size in self._differed.get(key, {}).items() if start_ns >= lately_ns}
+        habit = self._habits.get(key[0]) if key[1] is None else None
+        if habit is not None and interval.start_ns < habit.until_ns:
+            return enough(max([habit.difference, *known.values()]))
         if not known:
             self._differed.pop(key, None)
             return None
@@ -108,6 +118,18 @@ class History:
                     key = ask.segment, record["class"]
                     self._wanted[key] = max(self._wanted.get(key, 0), min(int(record["buckets"]), MOST_BUCKETS))
 
+    def _learn(self, ask: Message, classes: Mapping[str | None, Cached]) -> None:
+        """Remember what would have made a question about everything needless."""
+        estimator, last = ask.terms.estimator, self._habits.pop(ask.segment, None)
+        cached = classes.get(None)
+        if not second_round(estimator) or cached is None or len(self._habits) >= MOST_HABITS:
+            return
+        for record in ask.records:
+            if record["class"] is None and "wanted" in record and record["cache_level"] <= cached.level:
+                habit = habit_of(cached, spared(cached, estimator.tail), record, ask.interval, last)
+                if habit is not None:
+                    self._habits[ask.segment] = habit
+
     def answer(self, ask: Message) -> tuple[bytes, str]:
         """The reply to a question, with one record per record: a message's bytes, and its key."""
         start_ns = ask.interval.start_ns
@@ -115,6 +137,7 @@ class History:
             classes = self._kept.get((ask.segment, terms_name(ask.terms), start_ns))
         if classes is not None:
             self._want(ask)
+            self._learn(ask, classes)
         records = tuple(self._record(ask, classes, record) for record in ask.records)
         answer = Message(
             "times", self._point, ask.segment, ask.interval, ask.terms, records=records, sent_ns=time.time_ns()

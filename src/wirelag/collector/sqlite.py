@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from wirelag.collector.block import Block, knows_more
-from wirelag.collector.columns import COLUMNS, values_of
+from wirelag.collector.columns import values_of
 from wirelag.collector.pruning import Pruner, used_bytes
 from wirelag.collector.sqlite_check import changed_rows, check, checksum, is_whole, of_message, stored
 from wirelag.collector.sqlite_file import (
@@ -27,6 +27,7 @@ from wirelag.collector.sqlite_file import (
     is_damage,
     opened,
 )
+from wirelag.collector.sqlite_puts import AGENTS, Waiting, Where, put
 from wirelag.collector.sqlite_reading import Name, latest_of, lengths_of, result_in, result_of, results_of
 from wirelag.collector.sqlite_rescue import finish, rescue
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, SUMMED, Pruned, Put, Retention, Row, rows_in
@@ -42,10 +43,6 @@ MOST_OF_ONE: Final = 1 << 13  # classes of one segment, so that it cannot use up
 MOST_FIRST: Final = 1 << 16
 
 MOST_PARTS: Final = 1 << 20  # of a sum
-_PUT: Final = (
-    f"insert or replace into results (series, length_ns, start_ns, rank, {', '.join(COLUMNS)}, crc) "
-    f"values ({', '.join('?' * (5 + len(COLUMNS)))})"
-)
 
 
 class SqliteStore:
@@ -62,9 +59,7 @@ class SqliteStore:
         self._turn = threading.Lock()  # of those who write: the collector, and who deletes
         self._pruning = threading.Lock()
         self._began = False
-        self._first: set[tuple[int, int, int]] = (
-            set()
-        )  # rows of first results, which any other replaces: not read again
+        self._first: set[Where] = set()  # rows of first results, which any other replaces: not read again
         self._marked: set[tuple[int, int, int]] = set()  # sums that are stale, as far as this process knows
         self._checked: sqlite3.Connection | None = None  # the connection of a check that runs
         self._successor: tuple[str, dict[str, int]] | None = None  # of a damaged file: it has still to be opened
@@ -106,6 +101,7 @@ class SqliteStore:
             reading, pruning = (opening.enter_context(closing(connected(self.path))) for _ in range(2))
             opening.pop_all()
         self._base, self._read_base = base, reading
+        self._waiting = Waiting(base, lambda key: any(True for _ in self._bodies([(key,)])))
         self._pruner = Pruner(pruning, self._turn, self._keep, self._forget_series, self._note)
 
     def retain(self, retention: Retention) -> None:
@@ -218,6 +214,7 @@ class SqliteStore:
 
     def commit(self) -> None:
         """Commit; once this returns, the data is on disk."""
+        self._waiting.write()
         self._base.execute("commit")
         self._end()
 
@@ -225,12 +222,18 @@ class SqliteStore:
         """Undo all since `begin`."""
         if not self._began:
             return
+        self._waiting.forget()
         try:
             if self._base.in_transaction:
                 self._base.execute("rollback")
             self._forget_series()
         finally:
             self._end()
+
+    def _written(self) -> None:
+        """Outside a transaction nothing waits."""
+        if not self._began:
+            self._waiting.write()
 
     def _end(self) -> None:
         self._began = False
@@ -240,14 +243,14 @@ class SqliteStore:
         self, key: str, point: str, start_ns: int, data: bytes, now_ns: int, segment: str | None = None
     ) -> None:
         """Keep a message until it is no longer needed; the first with its key, unless the disk has changed that one."""
-        row = (key, point, start_ns, now_ns, data, len(data), checksum((key, point, start_ns, data)))
-        query = "into messages (key, point, start_ns, arrived_ns, body, bytes, crc) values (?, ?, ?, ?, ?, ?, ?)"
-        if not self._base.execute(f"insert or ignore {query}", row).rowcount and not list(self._bodies([(key,)])):
-            self._base.execute(f"replace {query}", row)
+        crc = checksum((key, point, start_ns, data))
+        self._waiting.message((key, point, start_ns, now_ns, data, len(data), crc))
+        self._written()
 
     def drop_messages(self, keys: Iterable[str]) -> None:
         """Drop messages that are no longer needed."""
-        self._base.executemany("delete from messages where key = ?", ((key,) for key in keys))
+        self._waiting.drop(keys)
+        self._written()
 
     def messages_about(
         self, start_ns: int, points: Iterable[str], around_ns: int = 0, known: Callable[[str], bool] = lambda key: False
@@ -256,6 +259,7 @@ class SqliteStore:
 
         Those whose keys are `known` are not read.
         """
+        self._waiting.write_messages()
         where, between = "start_ns = ?", [start_ns]  # then the index finds the point, too
         if around_ns:
             where, between = "start_ns between ? and ?", [start_ns - around_ns, start_ns + around_ns]
@@ -304,7 +308,9 @@ class SqliteStore:
         where = (series, interval.length_ns, interval.start_ns)
         known: Rank | None = Rank.FIRST
         before = Tally()
-        if where not in self._first or rank < Rank.FIRST:
+        if interval.start_ns > self._waiting.newest_ns(series, interval.length_ns):
+            known = None
+        elif where not in self._first or rank < Rank.FIRST:
             known, before = self._stored((segment, key or ""), where)
         if known is not None and knows_more(known, before, rank, tally):
             return Put(known, taken=False)
@@ -328,13 +334,15 @@ class SqliteStore:
         series, length_ns, start_ns = where
         if series is None:
             return None, Tally()
+        if (series, length_ns, start_ns) in self._waiting.results:
+            self._waiting.write()
         found = result_of(self._base, name, series, length_ns, start_ns, self._note)
         return (None, Tally()) if found is None else (Rank(found[0]), found[1])
 
     def put_agents(self, said: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep the status of agents."""
-        rows = ((point, json.dumps(one)) for point, one in said.items())
-        self._base.executemany("insert or replace into agents values (?, ?)", rows)
+        for _ in put(self._base, AGENTS, [(point, json.dumps(one)) for point, one in said.items()]):
+            pass
 
     def drop_agent(self, point: str) -> None:
         """Forget the status of an agent."""
@@ -352,6 +360,7 @@ class SqliteStore:
     def sum_up(self, now_ns: int, most: int = 500) -> int:
         """Rebuild minutes and hours whose parts changed; returns how many. `failed` is called for one that fails."""
         done = 0
+        self._waiting.write()
         for length_ns in SUMMED:
             query = "select start_ns, series from stale where length_ns = ? and start_ns < ? limit ?"
             stale = self._base.execute(query, (length_ns, now_ns - length_ns - LATE_NS, most)).fetchall()
@@ -368,6 +377,7 @@ class SqliteStore:
                 except Exception as error:  # lose one series, not the collector
                     self.failed(f"a sum of series {series}", error)
             done += len(stale)
+            self._waiting.write()  # an hour is the sum of minutes
         return done
 
     def _sum(self, length_ns: int, start_ns: int, series: int) -> None:
@@ -441,9 +451,10 @@ class SqliteStore:
             self._base.execute("insert or ignore into stale values (?, ?, ?)", where)
             self._marked.add(where)
 
-    def _write(self, name: tuple[str, str], where: tuple[int, int, int], rank: Rank, tally: Tally) -> None:
+    def _write(self, name: Name, where: Where, rank: Rank, tally: Tally) -> None:
         row = (*where[1:], int(rank), *map(stored, values_of(tally)))
-        self._base.execute(_PUT, (where[0], *row, checksum((*name, *row))))
+        self._waiting.result(where, (where[0], *row, checksum((*name, *row))))
+        self._written()
 
     # ---- reading, from any thread ----
 

@@ -32,6 +32,7 @@ _BLOCKS: Final = (
     "select start_ns, count, body, crc from blocks where series = ? and length_ns = ? "
     "and start_ns > ? and start_ns < ? order by start_ns desc"
 )
+_NEWEST: Final = "select max(start_ns) from {} where series = ? and length_ns = ?"
 _LENGTHS: Final = (
     "select min(length_ns) from (select min(length_ns) as length_ns from results where series = ?1 and length_ns > ?2 "
     "union all select min(length_ns) from blocks where series = ?1 and length_ns > ?2)"
@@ -71,6 +72,14 @@ def block_in(name: Name, length_ns: int, start_ns: Any, stored: Sequence[Any], t
         pass
     told(of_block(name[0], start_ns))
     return None
+
+
+def newest_of(base: sqlite3.Connection, series: int, length_ns: int) -> int:
+    """A time after which nothing is stored of a series begins; -1 if nothing is."""
+    (row_ns,) = base.execute(_NEWEST.format("results"), (series, length_ns)).fetchone()
+    (block_ns,) = base.execute(_NEWEST.format("blocks"), (series, length_ns)).fetchone()
+    found = [-1 if row_ns is None else row_ns, -1 if block_ns is None else block_ns + period_ns(length_ns)]
+    return max(found) if all(type(one_ns) is int for one_ns in found) else 1 << 63  # the disk has changed it
 
 
 def result_of(

@@ -143,7 +143,9 @@ class Lda:
         if len(counts) != self.rows * len(self.shifts):
             raise ValueError(f"{len(counts)} rows, not {len(self.shifts)} banks of {self.rows}")
         tail = Cached.from_fields(fields, self.seed, "tail_", self.tail)
-        return LdaSynopsis(np.column_stack((counts, sums)).reshape(-1), tail)
+        buckets = np.empty(2 * len(counts), np.uint64)
+        buckets[0::2], buckets[1::2] = counts, sums
+        return LdaSynopsis(buckets, tail)
 
 
 def _unlike(rows: Rows, tail: DelaySample) -> npt.NDArray[np.bool_]:

@@ -65,6 +65,8 @@ class UnknownVersion(ValueError):  # noqa: N818
 
 Type = Literal["synopsis", "ask", "times", "status", "m-set", "crossing"]
 ClockSource = Literal["adjtimex", "chrony", "ptp", "stated", "stamp", "none"]
+_TYPES: Final[frozenset[str]] = frozenset(get_args(Type))
+_SOURCES: Final[frozenset[str]] = frozenset(get_args(ClockSource))
 STAMP: Final = "stamp"  # by which a crossing was measured, and its clocks compared, if not by its terms
 Record = dict[str, Any]
 
@@ -268,7 +270,7 @@ def _opening(plain: Record) -> Message:
     interval = Interval(*[plain["interval"][name] for name in _PLACE])
     clock, seen = _all_of(_CLOCK, plain["clock"]), _all_of(_SEEN, plain["seen"])
     message = Message(
-        _one_of(plain["type"], Type),
+        _one_of(plain["type"], _TYPES),
         check_point(_text(plain["point"])),
         None if plain["segment"] is None else _text(plain["segment"]),
         interval,
@@ -284,7 +286,7 @@ def _opening(plain: Record) -> Message:
         raise ValueError("has an interval of more than a day")
     if type(message.clock.synchronised) is not bool:
         raise ValueError("has a clock reading whose synchronised is not a boolean")
-    _one_of(message.clock.source, ClockSource)
+    _one_of(message.clock.source, _SOURCES)
     for number in (message.clock.error_ns, *seen):
         if not 0 <= _integer(number) < MOST_COUNT:
             raise ValueError("has a count that is negative or too large")
@@ -439,14 +441,14 @@ _USES: Final[Mapping[Type, Callable[[Record, Terms], object]]] = {
 }
 
 
-def _all_of(names: tuple[str, ...], plain: Record) -> Iterable[Any]:
-    if plain.keys() != set(names):
+def _all_of(names: tuple[str, ...], plain: Record) -> list[Any]:
+    if len(plain) != len(names) or not all(name in plain for name in names):
         raise ValueError(f"has no {' and '.join(names)}, or more than that")
     return [plain[name] for name in names]
 
 
 def _place(interval: Interval) -> Record:
-    return {name: getattr(interval, name) for name in _PLACE}
+    return {"start_ns": interval.start_ns, "end_ns": interval.end_ns, "name": interval.name}
 
 
 def _text(value: Any, most: int = MOST_TEXT) -> str:
@@ -466,12 +468,9 @@ def _integer(value: Any, bits: int = 63) -> int:
     return value
 
 
-_words_of: Final = lru_cache(maxsize=8)(get_args)
-
-
-def _one_of(value: Any, literal: Any) -> Any:
+def _one_of(value: Any, words: frozenset[str]) -> Any:
     if not isinstance(value, str):
         raise ValueError(f"has {str(value)[:40]!r} in place of a word")
-    if value not in _words_of(literal):
+    if value not in words:
         raise UnknownVersion(f"has a word that this version does not know ({value[:40]!r})")
     return value

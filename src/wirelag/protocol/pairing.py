@@ -190,7 +190,7 @@ class Pairing:
         self.awaited.clear()
         _ = self.crossings  # while there is something to cross
         self._synopses, self._told, self._differ, self._talks = ({}, {}), ({}, {}), {}, {}
-        self.said = [None if message is None else message.with_records(()) for message in self.said]
+        self.said = [message.with_records(()) if message and message.records else message for message in self.said]
 
     def _classes(self) -> list[Key]:
         """Everything, and the comparable classes: if a point has "other", those that both points kept separate."""

@@ -3,7 +3,7 @@
 Laws. A point is asked only for what it alone has: more symbols until the difference decodes, then the times of the
 packets that it alone saw, then all copies of packets of which the points saw different numbers. If symbols would take
 more bytes than the packets themselves, or decoded wrongly, the packets are requested. Questions follow from the
-messages received; a reply that does not fit counts as none.
+messages received; a reply that does not fit counts as none. What a point tells unasked (unasked.py) is not asked for.
 """
 
 from __future__ import annotations
@@ -153,6 +153,7 @@ class Reconciling:
     decoded: Decoded | None = None
     grown: int = 0
     misled: bool = False  # the decoded difference is wrong
+    _more: bool = False  # symbols were asked for: the points must be told how many packets differ
     _told: list[Told | None] = field(default_factory=lambda: [None, None])
     _alike: list[bool] = field(default_factory=lambda: [False, False])  # sent its copies of the other's packets
     _whole: list[Cached | None] = field(default_factory=lambda: [None, None])
@@ -163,7 +164,8 @@ class Reconciling:
     @property
     def level(self) -> int:
         """The level of the point that kept less; an empty cache counts as complete."""
-        return max(one.level for one in self.synopses)
+        up, down = self.synopses
+        return max(up.level, down.level)
 
     @property
     def untimed(self) -> bool:
@@ -214,7 +216,7 @@ class Reconciling:
             self.decoded = Decoded(*decoding.found(), True, _NONE)
             none = Told(*[Cached.empty(self.estimator.seed)] * 2)
             for side, numbers in enumerate((self.decoded.upstream, self.decoded.downstream)):
-                self._told[side] = None if len(numbers) else none
+                self._told[side] = self._unasked(side, numbers) if len(numbers) else none
             return {}
         if count < longest:
             return {int(len(down) < len(up)): {"symbols": longest, "after": count}}
@@ -223,6 +225,14 @@ class Reconciling:
             return self._ask_whole()
         self.grown += 1
         return {side: {"symbols": wish, "after": count} for side in (UP, DOWN)}
+
+    def _unasked(self, side: int, numbers: Words) -> Told | None:
+        """The times of the packets that a point alone has, if it has told them all."""
+        told = None if self._more else self.synopses[side].unasked
+        times_ns = None if told is None else told.times_of(numbers)
+        if times_ns is None:
+            return None
+        return Told(self._cached(side, numbers, times_ns), Cached.empty(self.estimator.seed))
 
     def _ask_whole(self) -> dict[int, Record]:
         most = max(one.entries for one in self.synopses)
@@ -242,6 +252,9 @@ class Reconciling:
             self._looking = Looking.at(up.tail, down.tail, down.before, decoded.downstream)
         if self._order_ns is None and not len(self._looking.wanted):
             self._order_ns = np.empty(0, np.int64)
+        up = self.synopses[UP]
+        if self._order_ns is None and up.unasked is not None and self._told[UP] is not None:
+            self._order_ns = up.unasked.times_before(up.before, self._looking.wanted)
         if self._order_ns is None and "ids" not in asks.get(UP, {}):
             about = {"wanted": decoded.upstream & LOW, "difference": len(decoded.numbers)}
             asks[UP] = about | asks.get(UP, {}) | {"order": self._looking.wanted}
@@ -284,7 +297,7 @@ class Reconciling:
     def take(self, side: int, ask: Fields, found: Any) -> None:
         """Apply what `read` returned."""
         if "symbols" in ask:
-            self.synopses[side] = found
+            self.synopses[side], self._more = found, True
         elif "wanted" in ask:
             self._told[side], order_ns = found
             if "order" in ask:

@@ -408,9 +408,8 @@ class Rounds:
         elif pairing.awaited and not place.rank and now_ns - pairing.asked_ns >= PROMPT_NS:
             found.append(self._result(segment, place, pairing.crossings, Rank.FIRST))
         age_ns = now_ns - pairing.touched_ns
-        idle = any(said is not None and is_idle(said) for said in pairing.said)
-        is_missing = age_ns >= max(SOON_NS, 2 * pairing.interval.length_ns) and not (pairing.both or idle)
-        if is_missing and place.rank is None:
+        is_missing = age_ns >= max(SOON_NS, 2 * pairing.interval.length_ns) and not pairing.both
+        if is_missing and place.rank is None and not any(said and is_idle(said) for said in pairing.said):
             found.append(self._result(segment, place, {}, Rank.UNSEEN))
         if age_ns >= self._linger_ns:
             if pairing.both:

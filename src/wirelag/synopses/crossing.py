@@ -28,6 +28,7 @@ Times = npt.NDArray[np.int64]
 
 CONTRADICTION: Final = 5.0  # standard errors between two estimates of one mean
 FEWEST_SINGLE: Final = 30  # single delays that can contradict sums
+FEW_SINGLE: Final = 64  # packets
 
 
 @dataclass(slots=True)
@@ -206,8 +207,10 @@ class Crossing:
         if mean_ns is None or len(sample) < FEWEST_SINGLE or self.used <= len(sample):
             return self
         above = (sample.delays_ns - sample.median_ns).astype(np.float64)
-        single_ns = sample.median_ns + float(np.average(above, weights=sample.weights))
-        error_ns = float(above.std()) * math.sqrt(1 / sample.effective + 1 / self.used)
+        weights = sample.weights  # as numpy's average and std, but quick
+        single_ns = sample.median_ns + float(np.add.reduce(above * weights) / np.add.reduce(weights, dtype=np.float64))
+        off = above - np.add.reduce(above) / len(above)
+        error_ns = math.sqrt(np.add.reduce(off * off) / len(off)) * math.sqrt(1 / sample.effective + 1 / self.used)
         if abs(mean_ns - single_ns) <= max(CONTRADICTION * error_ns, 1.0):
             return self
         self.moments = Moments.of_sample(sample.delays_ns, sample.weights)
@@ -361,6 +364,9 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int, with_delays
     if up is None or down is None or not len(up) or not len(down):
         return
     up, down = level(up, down)
+    if len(up) + len(down) <= FEW_SINGLE and set(up.ids.tolist()).isdisjoint(down.ids.tolist()):  # sooner than joined
+        sent_here.single_up, seen_there.single_down = up, down
+        return
     stands_for = up.stands_for
     found = join(up.ids, down.ids)
     if found.only_upstream == len(up) and found.only_downstream == len(down):  # no id in common, as in most cases

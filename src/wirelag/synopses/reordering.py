@@ -94,12 +94,17 @@ class Looking:
         chosen = looked_at(down)
         if len(behind) != len(chosen):
             return cls.nothing()
-        numbers, early = numbers_of(chosen.ids) & LOW, only_downstream & LOW
+        numbers, early = numbers_of(chosen.ids) & LOW, set((only_downstream & LOW).tolist())
         sent_ns = times_of(numbers_of(up.ids), up.times_ns, numbers)
-        few = set(early.tolist())  # numpy's isin takes longer for so few
-        behind_early, is_early = (np.array([one in few for one in ids.tolist()], bool) for ids in (behind, numbers))
-        known = (behind != numbers) & np.where(is_early, ~behind_early, sent_ns != UNTOLD_NS)
-        return cls(np.where(is_early, UNTOLD_NS, sent_ns)[known], behind[known], behind_early[known])
+        found = []  # numpy takes longer for so few
+        for number, one_behind, one_ns in zip(numbers.tolist(), behind.tolist(), sent_ns.tolist(), strict=True):
+            is_early, is_behind_early = number in early, one_behind in early
+            if one_behind != number and (not is_behind_early if is_early else one_ns != UNTOLD_NS):
+                found.append((UNTOLD_NS if is_early else one_ns, one_behind, is_behind_early))
+        if not found:
+            return cls.nothing()
+        kept_ns, kept, are_early = zip(*found, strict=True)
+        return cls(np.array(kept_ns, np.int64), np.array(kept, np.uint64), np.array(are_early, bool))
 
     @property
     def wanted(self) -> Words:

@@ -30,10 +30,12 @@ LOW: Final = np.uint64((1 << 32) - 1)  # distinguishes the packets of an interva
 WORD_BYTES: Final = 8
 MOST_SYMBOLS: Final = 1 << 20  # of one point and class
 MOST_CHECKED: Final = 16  # packets whose order is checked
+MOST_UNASKED: Final = 256  # packets whose times a point tells unasked
 FIRST: Final = 64  # most symbols if the size of the difference is unknown
 
 Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
+Times = npt.NDArray[np.int64]
 _LOOKED_AT: Final = 1 << 14  # symbols used to estimate the size of a difference
 _CHECKS: Final = np.uint64((1 << CHECK_BITS) - 1)
 _COUNTS: Final = np.uint64((1 << COUNT_BITS) - 1)
@@ -104,6 +106,46 @@ def likely(apart: Words) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Unasked:
+    """Times that a point tells before it is asked (protocol/unasked.py): packets at the edges, and those `before`."""
+
+    numbers: Words
+    times_ns: Times
+    before_ns: Times | None
+
+    def to_fields(self) -> dict[str, Any]:
+        """Named arrays, as a synopsis travels."""
+        order = {} if self.before_ns is None else {"before_ns": self.before_ns}
+        return {"edge_ids": self.numbers, "edge_times_ns": self.times_ns, **order}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any], before: int) -> Unasked | None:
+        """The inverse of `to_fields`; None if there is nothing. `before`: packets that came before checked ones."""
+        if "edge_ids" not in fields:
+            return None
+        numbers, times_ns = array_of(fields, "edge_ids", np.uint64), array_of(fields, "edge_times_ns", np.int64)
+        before_ns = array_of(fields, "before_ns", np.int64) if "before_ns" in fields else None
+        are_whole = len(numbers) == len(times_ns) and (before_ns is None or len(before_ns) == before)
+        if not are_whole or len(numbers) > MOST_UNASKED:
+            raise ValueError(f"{len(numbers)} packets and {len(times_ns)} times told unasked")
+        return cls(numbers, times_ns, before_ns)
+
+    def times_of(self, numbers: Words) -> Times | None:
+        """The times of these packets; None if one of them is not told."""
+        return _looked_up(self.numbers, self.times_ns, numbers)
+
+    def times_before(self, before: Words, wanted: Words) -> Times | None:
+        """The times of these packets among those `before`; None if one of them is not told."""
+        return None if self.before_ns is None else _looked_up(before, self.before_ns, wanted)
+
+
+def _looked_up(keys: Words, values: Times, wanted: Words) -> Times | None:
+    known = dict(zip(keys.tolist(), values.tolist(), strict=True))  # numpy takes longer for so few
+    found = [known.get(key) for key in wanted.tolist()]
+    return None if None in found else np.array(found, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
 class SymbolSynopsis:
     """The symbols of one interval at one point, rows for mean and deviation, and the tail's sample."""
 
@@ -113,6 +155,7 @@ class SymbolSynopsis:
     level: int
     tail: Cached
     before: Words = field(default_factory=lambda: np.empty(0, np.uint64))  # for the order of packets (reordering.py)
+    unasked: Unasked | None = None
 
     @property
     def packets(self) -> int:
@@ -129,7 +172,8 @@ class SymbolSynopsis:
         rows = {"row_counts": counts, **lowered("row_sums", sums, counts, self.tail.times_ns)}
         about = {"entries": self.entries, "cache_level": self.level}
         order = {"before": self.before} if len(self.before) else {}
-        return {"symbols": self.words, **rows, **about, **self.tail.to_fields("tail_"), **order}
+        told = {} if self.unasked is None else self.unasked.to_fields()
+        return {"symbols": self.words, **rows, **about, **self.tail.to_fields("tail_"), **order, **told}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], rows: int, seed: int, tail: int) -> SymbolSynopsis:
@@ -147,4 +191,5 @@ class SymbolSynopsis:
             )
         pairs = np.empty(2 * len(counts), np.uint64)
         pairs[0::2], pairs[1::2] = counts, sums
-        return cls(words, pairs, entries, level_of(fields, "cache_level"), sample, before)
+        unasked = Unasked.from_fields(fields, len(before))
+        return cls(words, pairs, entries, level_of(fields, "cache_level"), sample, before, unasked)
