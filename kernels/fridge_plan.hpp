@@ -168,6 +168,16 @@ inline std::vector<std::vector<u64>> entries(size_t fridges)
     return found;
 }
 
+/* The same, found once: a plan is made each second of a capture. */
+inline const std::vector<std::vector<u64>> &entries_of(size_t fridges)
+{
+    thread_local std::array<std::vector<std::vector<u64>>, WL_MOST_FRIDGES + 1> known;
+
+    if (known[fridges].empty())
+        known[fridges] = entries(fridges);
+    return known[fridges];
+}
+
 /* Chooses among plans: the one whose error is at worst the smallest multiple of what one fridge would have that was made for these
  * delays; of equal ones the first. */
 class Choice {
@@ -179,7 +189,7 @@ class Choice {
     /* One fridge of so many slots. */
     void made_for_each(u64 slots)
     {
-        for (const std::vector<u64> &entry : entries(1)) {
+        for (const std::vector<u64> &entry : entries_of(1)) {
             const std::vector<double> &chances = of(entry[0], slots);
 
             for (size_t i = 0; i < cases.size(); i++)
@@ -201,7 +211,7 @@ class Choice {
   private:
     void add_in_order(const std::vector<u64> &slots)
     {
-        for (const std::vector<u64> &entry : entries(slots.size())) {
+        for (const std::vector<u64> &entry : entries_of(slots.size())) {
             double worst = 0;
             std::vector<const double *> chances(slots.size());
 
