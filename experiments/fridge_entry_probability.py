@@ -9,7 +9,7 @@ import math
 import numpy as np
 from traces import Truth, arguments, fridges_of, log_uniform, run, show
 
-from wirelag.estimators.fridge import CERTAIN, plan
+from wirelag.estimators.fridge_plan import CERTAIN, plan
 from wirelag.stats.distribution import Distribution
 
 SLOTS = 1 << 12

@@ -8,7 +8,8 @@ weights are uncertain by more than 3% are left out: "-".
 import numpy as np
 from traces import Array, Octaves, Trace, arguments, fridges_of, kernel_seed, log_uniform, run, show
 
-from wirelag.estimators.fridge import CERTAIN, single_weights
+from wirelag.estimators.fridge_plan import CERTAIN
+from wirelag.estimators.fridge_weights import single_weights
 
 SLOTS, LONGEST_MS, OCTAVES = 1 << 11, 16, 10
 SURE = 0.03

@@ -8,7 +8,7 @@ survives more requests than the mean rate tells.
 import numpy as np
 from traces import Octaves, Trace, Truth, arguments, fridges_of, log_uniform, run, show, trace_of
 
-from wirelag.estimators.fridge import single_weights
+from wirelag.estimators.fridge_weights import single_weights
 
 SLOTS, LONGEST_MS, OCTAVES = 1 << 13, 8, 8
 REQUESTS = 1_000_000

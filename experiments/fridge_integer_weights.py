@@ -8,7 +8,7 @@ half-way, ends of ranges have four bits, and x counts insertions with 1 - 1/M. O
 import numpy as np
 from traces import ERROR_NAMES, TYPICAL, Array, Truth, arguments, fridges_of, isp, quantiles_ns, run, show
 
-from wirelag.estimators.fridge import union_weights
+from wirelag.estimators.fridge_weights import union_weights
 
 BINS = 32  # histogram bins: one octave each, up to 2^32 ns = 4.3 s
 

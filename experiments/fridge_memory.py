@@ -26,7 +26,8 @@ from traces import (
     write_page,
 )
 
-from wirelag.estimators.fridge import CERTAIN, Fridges, inverse_variance_weights, plan
+from wirelag.estimators.fridge_plan import CERTAIN, Fridges, plan
+from wirelag.estimators.fridge_weights import inverse_variance_weights
 from wirelag.stats.distribution import Distribution
 
 EXPIRIES_MS = [2**k for k in range(4, 13)]

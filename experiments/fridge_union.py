@@ -8,7 +8,7 @@ more often a fridge that saw few of them looks certain.
 import numpy as np
 from traces import Octaves, arguments, fridges_of, log_uniform, run, show
 
-from wirelag.estimators.fridge import inverse_variance_weights, union_weights
+from wirelag.estimators.fridge_weights import inverse_variance_weights, union_weights
 
 LONGEST_MS, OCTAVES = 16, 10
 FRIDGES = fridges_of((1 << 10, 1 << 10), (1 / 2, 1 / 16))

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.estimators.fridge import CERTAIN, Fridges, union_weights
+from wirelag.estimators.fridge_plan import CERTAIN, Fridges
+from wirelag.estimators.fridge_weights import union_weights
 from wirelag.estimators.matchers import matcher_bits
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 

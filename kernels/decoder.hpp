@@ -58,6 +58,12 @@ class Decoder {
             longer_than = most ? least_ns : INT64_MAX;
         }
 
+        /* Whether `offer` looks at it. */
+        bool may_take(s64 delay_ns) const
+        {
+            return delay_ns > longer_than;
+        }
+
         void offer(s64 delay_ns, u32 place, u8 leg, u8 kind)
         {
             if (delay_ns <= longer_than || !(legs >> leg & 1))
@@ -107,7 +113,7 @@ class Decoder {
     /* What is asked for: rows by shard, of packets that matter to matching, or of all packets, in one shard; of packets before the
      * first one that is wanted at `until_ns` or later (INT64_MAX: any); whether all samples are kept, how many words the group of
      * each has, and whether its source decides what they are, or its server. Of the slowest samples that are longer than
-     * `least_ns`, on the legs whose bits are set, up to `most` of each thread are kept. */
+     * `least_ns`, on the legs whose bits are set, up to `most` of each thread are kept. With a visitor, visits instead of rows. */
     struct Asked {
         bool all, sharded, keep;
         u32 words;
@@ -116,6 +122,7 @@ class Decoder {
         size_t most;
         u32 legs;
         s64 least_ns;
+        const Visitor *visitor;
     };
 
     /* Decode records of data[start:stop], all of them or up to one that changes how the next are read, and do other work, if there
@@ -175,19 +182,6 @@ class Decoder {
 
     /* Write all samples. */
     void write_samples(Room<s64> time_ns, Room<s64> delay_ns, Room<u8> leg) const;
-
-    /* The rows of one shard, part after part. */
-    size_t row_count() const;
-    s64 time_ns(size_t number) const;
-
-    const wl_seen &row(size_t number) const
-    {
-        unsigned part = 0;
-
-        for (; number >= parts.rows(part, 0).size(); part++)
-            number -= parts.rows(part, 0).size();
-        return parts.rows(part, 0)[number];
-    }
 
     Crew &crew;
     Parts parts;

@@ -105,6 +105,7 @@ WL_INLINE u8 wl_leg_by_ports(const struct wl_seen *p)
     return WL_BY_CLIENT(p->dst_port, p->src_port) ? WL_LEG_SERVER : WL_LEG_CLIENT;
 }
 
+/* Whether there is data is a coin: its id is found anyway. */
 WL_INLINE void wl_read_data(const struct wl_seen *p, u32 d, struct wl_errand *e)
 {
     u32 size = p->payload_length + !!(p->message & WL_SYN) + !!(p->message & WL_FIN);
@@ -115,8 +116,8 @@ WL_INLINE void wl_read_data(const struct wl_seen *p, u32 d, struct wl_errand *e)
     if (p->message & WL_RST) {
         e->else_answers = wl_fridge_id(p, WL_MATCH_TCP, d, p->seq);
         e->ends = 1;
-    } else if (size)
-        e->asks = wl_fridge_id(p, WL_MATCH_TCP, d, (u32)(p->seq + size));
+    } else
+        e->asks = wl_fridge_id(p, WL_MATCH_TCP, d, (u32)(p->seq + size)) & (0 - (u64)(size != 0));
 }
 
 WL_INLINE void wl_read_timestamps(const struct wl_seen *p, u32 d, struct wl_errand *e)
@@ -222,8 +223,8 @@ WL_INLINE void wl_find_place(const struct wl_fridges *f, u64 id, struct wl_place
         place = wl_stage_place(f, id, 0);
     } else if (id) {
         coin = f->fridge[0].edge == WL_CERTAIN ? 0 : wl_mix(id + f->seed) >> 32;
-        while (fridge < WL_MOST_FRIDGES && fridge < f->count && coin >= f->fridge[fridge].edge)
-            fridge++;
+        for (u32 k = 0; k < WL_MOST_FRIDGES && k < f->count; k++) /* without a branch on the coin */
+            fridge += coin >= f->fridge[k].edge;
         if (fridge < WL_MOST_FRIDGES && fridge < f->count)
             place = f->fridge[fridge].begin + (wl_mix(id ^ f->seed) & (f->fridge[fridge].slots - 1));
     }
@@ -262,8 +263,8 @@ WL_INLINE u64 wl_probability_left(const struct wl_fridges *f, const struct wl_fr
     return fridge->probability * t >> 31 >> octaves;
 }
 
-/* The number of delays that a sample stands for: 1/q, rounded by a coin so that its mean is right. */
-WL_INLINE u64 wl_union_weight(const struct wl_fridges *f, u64 id, u64 survived)
+/* The number of delays that a sample stands for: 1/q, rounded by a coin so that its mean is right. `arrivals`: requests so far. */
+WL_INLINE u64 wl_union_weight(const struct wl_fridges *f, u64 id, u64 survived, u64 arrivals)
 {
     u64 q = 0;
 
@@ -271,7 +272,7 @@ WL_INLINE u64 wl_union_weight(const struct wl_fridges *f, u64 id, u64 survived)
         q += wl_probability_left(f, &f->fridge[k], survived);
     if (q == 0)
         q = 1;
-    return ((1ull << 48) / q + (wl_mix(id ^ wl_hash_word(f->seed, WL_ARRIVALS(f))) & 65535)) >> 16;
+    return ((1ull << 48) / q + (wl_mix(id ^ wl_hash_word(f->seed, arrivals)) & 65535)) >> 16;
 }
 
 /* ---- one packet ---- */
@@ -329,18 +330,18 @@ WL_INLINE u8 wl_fridge_ask(struct wl_fridges *f, const struct wl_place_of_id *at
     return 1;
 }
 
-/* Handle a response; return whether its request was waiting. Then there is a sample, unless time went back. */
-WL_INLINE int wl_fridge_answer(
-    struct wl_fridges *f, const struct wl_place_of_id *at, s64 now_ns, struct wl_weighed *sample, int *taken)
+/* Take out the request that a response answers; return whether it was waiting. Then there is a delay, unless time went back, and
+ * the count of requests when it came. */
+WL_INLINE int wl_fridge_take_out(
+    struct wl_fridges *f, const struct wl_place_of_id *at, s64 now_ns, struct wl_weighed *sample, u64 *arrivals, int *taken)
 {
     struct wl_slot *slot = wl_holder(f, at);
-    u64 arrivals;
     s64 delay_ns;
 
     if (!slot || !WL_CLAIM(slot, at->id))
         return 0;
     delay_ns = (s64)((u64)now_ns - (u64)slot->time_ns);
-    arrivals = slot->arrivals;
+    *arrivals = slot->arrivals;
     WL_RELEASE(slot, 0);
     if (delay_ns < 0) {
         sample->went_back = 1;
@@ -352,9 +353,23 @@ WL_INLINE int wl_fridge_answer(
     }
     *taken = 1;
     sample->delay_ns = delay_ns;
-    sample->survived = WL_ARRIVALS(f) - arrivals;
-    sample->weight = f->variant == WL_FRIDGE_UNION ? wl_union_weight(f, at->id, sample->survived) : 1;
     sample->fridge = (u8)at->fridge;
+    return 1;
+}
+
+/* Handle a response; return whether its request was waiting. Then there is a sample, unless time went back. */
+WL_INLINE int wl_fridge_answer(
+    struct wl_fridges *f, const struct wl_place_of_id *at, s64 now_ns, struct wl_weighed *sample, int *taken)
+{
+    u64 arrivals = 0, now;
+
+    if (!wl_fridge_take_out(f, at, now_ns, sample, &arrivals, taken))
+        return 0;
+    if (*taken) {
+        now = WL_ARRIVALS(f);
+        sample->survived = now - arrivals;
+        sample->weight = f->variant == WL_FRIDGE_UNION ? wl_union_weight(f, at->id, sample->survived, now) : 1;
+    }
     return 1;
 }
 

@@ -4,6 +4,7 @@
 
 #include "decoder.hpp"
 #include "file_read.hpp"
+#include "fridge_rows.hpp"
 #include "module.hpp"
 
 namespace nb = nanobind;
@@ -28,7 +29,8 @@ u64 Decoder::decode(Reader &reader, const Bytes &block, size_t start, size_t sto
         one.begin(asked.most, asked.legs, asked.least_ns);
     nb::gil_scoped_release release;
     at = data.data() + start;
-    parts.decode(reader, data.data(), at, data.data() + stop, {asked.all, asked.sharded, asked.until_ns}, crew, meanwhile);
+    parts.decode(
+        reader, data.data(), at, data.data() + stop, {asked.all, asked.sharded, asked.until_ns, asked.visitor}, crew, meanwhile);
     return parts.examined();
 }
 
@@ -226,22 +228,6 @@ void Decoder::write_samples(Room<s64> time_ns, Room<s64> delay_ns, Room<u8> leg)
     std::copy_n(all.leg.data(), count, leg.data());
 }
 
-size_t Decoder::row_count() const
-{
-    size_t sum = 0;
-
-    for (unsigned part = 0; part < parts.size(); part++)
-        sum += parts.rows(part, 0).size();
-    return sum;
-}
-
-s64 Decoder::time_ns(size_t number) const
-{
-    if (number >= row_count())
-        throw std::out_of_range("there is no such row");
-    return row(number).time_ns;
-}
-
 void add_decoder(nb::module_ &m)
 {
     nb::class_<Work>(m, "Work", "Work in pieces, for threads that have nothing better to do.");
@@ -265,12 +251,15 @@ void add_decoder(nb::module_ &m)
         .def(
             "decode",
             [](Decoder &decoder, Reader &reader, const Bytes &data, size_t start, size_t stop, bool all, bool sharded, bool keep,
-                u32 words, bool by_source, s64 until_ns, size_t most, u32 legs, s64 least_ns, Work *meanwhile, Work *next) {
+                u32 words, bool by_source, s64 until_ns, size_t most, u32 legs, s64 least_ns, Work *meanwhile, Work *next,
+                const FridgeRows *fridges) {
                 return decoder.decode(reader, data, start, stop,
-                    {all, sharded, keep, words, by_source, until_ns, most, legs, least_ns}, {meanwhile, next});
+                    {all, sharded, keep, words, by_source, until_ns, most, legs, least_ns, fridges ? &fridges->visits() : nullptr},
+                    {meanwhile, next});
             },
             "reader"_a, "data"_a, "start"_a, "stop"_a, "all"_a, "sharded"_a, "keep"_a, "words"_a, "by_source"_a, "until_ns"_a,
             "most"_a, "legs"_a, "least_ns"_a, "meanwhile"_a.none() = nb::none(), "next"_a.none() = nb::none(),
+            "fridges"_a.none() = nb::none(),
             "Decode a part of a block, up to a record that changes how the next are read, or to a packet at until_ns or later, and "
             "do other work. Returns the packets.")
         .def("beside", &Decoder::beside, nb::rv_policy::take_ownership, "Another one with the same threads, for the next block.")
@@ -323,7 +312,5 @@ void add_decoder(nb::module_ &m)
             "changes", [](const Decoder &decoder) { return decoder.parts.changes(); },
             "Whether what ended the decoding changes the reader.")
         .def_prop_ro(
-            "edge_ns", [](const Decoder &decoder) { return decoder.parts.edge_ns(); }, "The time of the packet that ended it.")
-        .def("time_ns", &Decoder::time_ns, "row"_a, "The time of a row, of those in one shard.")
-        .def("__len__", &Decoder::row_count, "The rows of one shard.");
+            "edge_ns", [](const Decoder &decoder) { return decoder.parts.edge_ns(); }, "The time of the packet that ended it.");
 }

@@ -111,7 +111,8 @@ void Parts::walk(Walk &walk, const u8 *until, const u8 *end, const Reader &reade
     walk = now;
 }
 
-template <bool common> void Parts::decode_part(Reader &reader, Part &part, const u8 *begin, Asked asked)
+/* `take` gets the time of each packet that is wanted, its row, and where its record begins. */
+template <bool common, typename Take> void Parts::decode_part(Reader &reader, Part &part, const Take &take)
 {
     /* Copies that no store into a row can alias, and that share no line of the cache with another thread's. */
     Frames frames = reader.frames;
@@ -133,19 +134,34 @@ template <bool common> void Parts::decode_part(Reader &reader, Part &part, const
         packets++;
         const Reader::Interface &interface = reader.interfaces[from];
 
-        examined += frames.wanted<common>(
-            record, interface.description.link, now, interface.program, [&](const wl_row &row) __attribute__((always_inline)) {
-                if (asked.all || wl_matters(row.kind, row.message))
-                    part.rows[asked.sharded ? row.flow_key >> 61 : 0].add(record.time_ns, row, static_cast<u32>(at - begin));
-            });
+        examined += frames.wanted<common>(record, interface.description.link, now, interface.program,
+            [&](const wl_row &row) __attribute__((always_inline)) { take(record.time_ns, row, at); });
     }
-    finish_writing();
     if (packets)
         part.packets[from] += packets;
     part.examined = examined;
     part.counts = now;
     if (frames.relative && !reader.frames.counts.timed && part.end > part.at) /* then this part has all records */
         reader.frames.filter = frames.filter;
+}
+
+template <bool common> void Parts::decode_part(Reader &reader, Part &part, const u8 *begin, Asked asked)
+{
+    if (asked.visitor) {
+        Burst burst(*asked.visitor, part.visits);
+
+        decode_part<common>(reader, part, [&](s64 time_ns, const wl_row &row, const u8 *at) __attribute__((always_inline)) {
+            if (wl_matters(row.kind, row.message))
+                burst.add(time_ns, row, static_cast<u32>(at - begin));
+        });
+        burst.finish();
+    } else {
+        decode_part<common>(reader, part, [&](s64 time_ns, const wl_row &row, const u8 *at) __attribute__((always_inline)) {
+            if (asked.all || wl_matters(row.kind, row.message))
+                part.rows[asked.sharded ? row.flow_key >> 61 : 0].add(time_ns, row, static_cast<u32>(at - begin));
+        });
+    }
+    finish_writing();
 }
 
 /* Find where all parts begin and end; `ready` says how many are found. */
@@ -225,6 +241,7 @@ void Parts::Part::clear(size_t interfaces)
     packets.assign(interfaces, 0);
     for (Rows &one : rows)
         one.clear();
+    visits.clear();
 }
 
 /* Add what a part counted to what was read before it. */

@@ -11,6 +11,7 @@
 #include "arrays.hpp"
 #include "crew.hpp"
 #include "reader.hpp"
+#include "visits.hpp"
 
 constexpr size_t shards = 8; /* by flow key: the first three bits */
 
@@ -58,14 +59,20 @@ class Parts {
         return parts[part].rows[shard];
     }
 
+    const Visits &visits(unsigned part) const
+    {
+        return parts[part].visits;
+    }
+
     /* How many packets had a row and were wanted, whether matching takes them or not. */
     u64 examined() const;
 
     /* Which rows are asked for: of all packets, or of those that matter to matching; by shard, or all in the first; up to the
-     * first packet that is wanted at this time or later (INT64_MAX: any). */
+     * first packet that is wanted at this time or later (INT64_MAX: any). With a visitor, visits to fridges instead of rows. */
     struct Asked {
         bool all, sharded;
         s64 until_ns;
+        const Visitor *visitor;
     };
 
     /* Decode the records of [at, end), in a block that begins at `begin`, and do other work, if there is any. Without the GIL, as
@@ -148,6 +155,7 @@ class Parts {
         u64 examined;             /* those that are wanted */
         std::vector<u64> packets; /* by interface */
         Rows rows[shards];
+        Visits visits;
 
         void clear(size_t interfaces);
     };
@@ -167,6 +175,7 @@ class Parts {
     static bool common(const Reader &reader);
     template <bool common>
     static void walk(Walk &walk, const u8 *until, const u8 *end, const Reader &reader, s64 until_ns, Frames &frames);
+    template <bool common, typename Take> static void decode_part(Reader &reader, Part &part, const Take &take);
     template <bool common> static void decode_part(Reader &reader, Part &part, const u8 *begin, Asked asked);
     static void add_up(Reader &reader, const Part &part);
 

@@ -137,6 +137,12 @@ class Tally {
         slots[leg & 1].add(time_ns, static_cast<double>(weight), static_cast<double>(weight) * static_cast<double>(delay_ns));
     }
 
+    /* What `add` will need first. */
+    void fetch(u64 flow_key, u8 leg, s64 delay_ns) const
+    {
+        __builtin_prefetch(&by_crowd[crowd_place(flow_key, leg, delay_ns < 0 ? 0 : static_cast<u64>(delay_ns))], 1);
+    }
+
   private:
     Room<u64> arrays[2]; /* these keep the memory */
     Room<s64> places[2];

@@ -30,6 +30,7 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("info CAPTURE", {"numpy"}, 82, 195),
     ("rtt CAPTURE --format json", set(), 115, 140),
     ("rtt CAPTURE --sla server.p99<50ms", set(), 115, 155),
+    ("rtt CAPTURE --memory 1MiB --format json", set(), 118, 145),
     ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 86, 195),
     ("response CAPTURE", {"numpy"}, 83, 184),
 )

@@ -29,7 +29,8 @@ from tests.support.kernel_meters import (
 )
 from wirelag.ebpf.fridge import KernelFridge
 from wirelag.ebpf.lda import KernelLda
-from wirelag.estimators.fridge import CERTAIN, Fridge
+from wirelag.estimators.fridge import Fridge
+from wirelag.estimators.fridge_plan import CERTAIN
 from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.estimators.matchers import matcher_bits
 from wirelag.estimators.protocol import Meter

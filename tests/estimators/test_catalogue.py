@@ -15,6 +15,7 @@ SOURCE = ROOT / "src" / "wirelag"
 ROOMS = ("agent", "balance", "collector", "ebpf", "network", "protocol", "transport", "twopoint")
 NOT_METHODS = {
     *("drive", "catalogue", "later", "matchers", "pirate_confidence", "protocol", "records", "__init__"),
+    *("fridge_plan", "fridge_rows", "fridge_weights"),  # parts of one
     "loss_bits",  # it gives loss alone, no delay
 }
 

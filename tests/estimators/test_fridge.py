@@ -19,15 +19,9 @@ from tests.support.effort import examples, scaled
 from wirelag import _kernels
 from wirelag.capture.pcap import CaptureFile
 from wirelag.errors import WirelagError
-from wirelag.estimators.fridge import (
-    CERTAIN,
-    Fridge,
-    Fridges,
-    inverse_variance_weights,
-    plan,
-    single_weights,
-    union_weights,
-)
+from wirelag.estimators.fridge import Fridge
+from wirelag.estimators.fridge_plan import CERTAIN, Fridges, plan
+from wirelag.estimators.fridge_weights import inverse_variance_weights, single_weights, union_weights
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 from wirelag.packets.interval import Interval
 from wirelag.packets.intervals import split
@@ -420,7 +414,7 @@ def test_unknown_delays_get_three_fridges_that_are_always_near_the_best() -> Non
 
 def test_a_meter_adapts_within_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trace lasts a third of a second: its stretches are shorter too."""
-    monkeypatch.setattr("wirelag.estimators.fridge.STRETCH_NS", 50_000_000)
+    monkeypatch.setattr("wirelag.estimators.fridge_plan.STRETCH_NS", 50_000_000)
     trace = log_uniform_trace(5)
     estimator = Fridge(("dns",), memory=48 << 10)
     meter = estimator.meter("tap")
@@ -457,7 +451,7 @@ def test_every_sample_goes_to_the_sinks_with_its_weight(trace: Trace) -> None:
 
 @pytest.mark.parametrize("stretch_ns", [10**9, 50_000_000])
 def test_the_result_does_not_depend_on_batches_and_intervals(stretch_ns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wirelag.estimators.fridge.STRETCH_NS", stretch_ns)
+    monkeypatch.setattr("wirelag.estimators.fridge_plan.STRETCH_NS", stretch_ns)
     packets = log_uniform_trace(5).packets
     whole, parts = Fridge(("dns",), memory=48 << 10).meter("tap"), Fridge(("dns",), memory=48 << 10).meter("tap")
     first, other = whole.fridges, Samples()

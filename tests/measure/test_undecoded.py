@@ -25,6 +25,7 @@ from tests.support.simulated_captures import write_simulation
 from wirelag import info, rtt
 from wirelag.capture import files, undecoded
 from wirelag.errors import WirelagError
+from wirelag.estimators import fridge, fridge_plan
 from wirelag.measure import trial
 from wirelag.sim import Scenario, simulate
 
@@ -38,6 +39,8 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"memory": "2KiB", "top": 30},
     {"memory": "16KiB", "match": "tcp-timestamps,dns", "leg": "client", "seed": 3},
     {"slots": (64, 32), "entry_probability": (0.5, 0.25)},
+    {"slots": (4, 2, 1), "match": "flow-duration,dns"},
+    {"memory": "4KiB", "interval": "300ms", "leg": "mixed"},
     {"by": "server", "interval": "1s", "charts": True},
     {"by": "flow", "interval": "70ms", "leg": "both", "group_memory": "1MiB", "filter": "tcp"},
     {"samples": True, "table_memory": "40KiB", "interval": "5s"},
@@ -98,6 +101,26 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.usefixtures("short_blocks")
 def test_options_have_the_answer_of_batches(capture: Path, options: dict[str, Any]) -> None:
     assert '"samples"' in check(capture, **options)
+
+
+@pytest.mark.parametrize("options", [{"interval": "70ms"}, {"match": "handshake,dns", "seed": 4}], ids=str)
+@pytest.mark.usefixtures("short_blocks")
+def test_fridges_that_change_all_the_time(
+    capture: Path, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request comes twice, so that some wait in the fridges in use and in the drained ones."""
+    monkeypatch.setattr(fridge_plan, "STRETCH_NS", 50_000_000)
+    monkeypatch.setattr(fridge_plan, "FEWEST_TO_ADAPT", 2)
+    monkeypatch.setattr(fridge_plan, "WORTH_IT", 0.0)
+    some = list(packets(capture.read_bytes()))[:1500]
+    copies = [(one.time_ns + late_ns, one.frame, one.wire_length) for one in some for late_ns in (0, 30_000_000)]
+    path = tmp_path / "twice.pcap"
+    path.write_bytes(pcap(sorted(copies, key=lambda copy: copy[0]), magic=0xA1B23C4D))
+    replaced, replace = [], fridge.Generations.replace
+    counting = lambda *given: replaced.append(given) or replace(*given)  # noqa: E731
+    monkeypatch.setattr(fridge.Generations, "replace", counting)
+    assert json.loads(check(path, memory="3KiB", **options))[0]["samples"]
+    assert len(replaced) > 20
 
 
 @pytest.mark.usefixtures("short_blocks")

@@ -139,6 +139,11 @@ class _ZstdFrames:
         """Follow these bytes."""
         at = 0
         while at < len(data):
+            if self._next == self._block and not self._passed_over and not self._part:
+                at = self._whole_blocks(data, at)
+                if at >= len(data):
+                    self._passed_over = at - len(data)
+                    break
             if self._passed_over:
                 step = min(self._passed_over, len(data) - at)
                 self._passed_over -= step
@@ -149,6 +154,16 @@ class _ZstdFrames:
                     part, self._part = self._part, b""
                     self._next(part)
             at += step
+
+    def _whole_blocks(self, data: bytes, at: int) -> int:
+        """Pass over the blocks from here on whose headers are in the data, but the last one: where that leads.
+
+        It does what the other methods do, for nearly all blocks.
+        """
+        while at + 3 <= len(data) and not data[at] & 1:
+            header = data[at] | data[at + 1] << 8 | data[at + 2] << 16
+            at += 4 if header >> 1 & 3 == 1 else 3 + (header >> 3)
+        return at
 
     def _expect(self, what: Callable[[bytes], None], wanted: int) -> None:
         self._next, self._wanted = what, wanted
@@ -188,7 +203,19 @@ class _Zstd(Stream):
         self.frames = _ZstdFrames()
         self._error = zstandard.ZstdError
         decompressor = zstandard.ZstdDecompressor(max_window_size=128 << 20)
-        self._reader = decompressor.stream_reader(cast(IO[bytes], _Source(self)), read_across_frames=True)
+        source = cast(IO[bytes], _Source(self))
+        self._reader = decompressor.stream_reader(source, read_size=_READ, read_across_frames=True)
+
+    def compressed(self, size: int) -> bytes:
+        """The next bytes of the file."""
+        if self.head:
+            data, self.head = self.head[:size], self.head[size:]
+            return data
+        try:
+            return self.raw.read(size) or b""
+        except OSError as error:
+            self.broken = f"reading failed ({error.strerror or error})"
+            return b""
 
     def readinto(self, buffer: memoryview) -> int:
         if self.broken:
@@ -210,8 +237,7 @@ class _Source:
         self.stream = stream
 
     def read(self, size: int) -> bytes:
-        buffer = memoryview(bytearray(size))
-        data = bytes(buffer[: Stream.readinto(self.stream, buffer)])
+        data = self.stream.compressed(size)
         self.stream.frames.feed(data)
         return data
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from wirelag import _kernels
 from wirelag.estimators.matchers import MATCHERS, matcher_bits
 from wirelag.estimators.protocol import Capabilities
+from wirelag.packets.filters import LATEST_NS
 from wirelag.packets.interval import Interval
 from wirelag.report import Report
 from wirelag.synopses.samples import SampleBatch, Samples, Sink
@@ -77,11 +78,11 @@ def _counts(kernel: _kernels.Match) -> Counter[str]:
 class MatchRows:
     """The same for decoded rows: threads match them, each with samples of its own."""
 
-    all_rows, apart = False, False
+    all_rows, visits = False, None
 
     def __init__(self, estimator: Match, threads: int) -> None:
         self._kernel = _kernel_of(estimator, 1)
-        self.sharded = self._kernel.sharded
+        self.sharded, self.until_ns = self._kernel.sharded, LATEST_NS
         self._counted: Counter[str] = Counter()
         self._begin(threads)
 
@@ -93,6 +94,9 @@ class MatchRows:
         """Matching rows, shard by shard."""
         self._samples[0].packets += packets
         return self._kernel.rows(decoder, self._tallies)
+
+    def turn(self, next_ns: int) -> None:
+        """There is no time at which anything changes."""
 
     def cut(self, interval: Interval) -> Samples:
         """The samples whose response came in this interval; requests without a response stay."""

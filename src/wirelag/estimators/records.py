@@ -2,8 +2,7 @@
 
 Law: what the method finds is what it finds in packet batches. If somebody asks, all samples are added up in the order
 of the file, by group, time and connection. Rows of the slowest samples are decoded once more, and those of the first
-sample of each flow, for its group. Rows of one block are taken while the next one is decoded: by the same threads, or
-by one of their own for a method that works apart.
+sample of each flow, for its group. Rows of one block are taken while the next one is decoded, by the same threads.
 Memory: rows and samples of two blocks of records (`capture.undecoded`), and the groups of some 33,000 flows.
 """
 
@@ -39,20 +38,30 @@ if TYPE_CHECKING:
         """A method's meter that takes rows of a decoder."""
 
         all_rows: bool  # or only those that matter to matching
-        apart: bool  # whether one thread takes rows, in order, for as long as others decode the next ones
         sharded: bool  # by flow key
 
-        def work(self, decoder: _kernels.Decoder, packets: int) -> _kernels.Work | None:
-            """Take what was decoded last, of this number of packets, or return the work of taking it."""
+        @property
+        def visits(self) -> _kernels.FridgeRows | None:
+            """What takes visits to slots instead of rows."""
+
+        @property
+        def until_ns(self) -> int:
+            """Nothing from this time on may be decoded before `turn`."""
+
+        def work(self, decoder: _kernels.Decoder, packets: int) -> _kernels.Work:
+            """The work of taking what was decoded last, of this number of packets."""
+
+        def turn(self, next_ns: int) -> None:
+            """All before that time is taken: the next packet is at this time."""
 
 
 MOST_THREADS: Final = 16  # each keeps samples and rows of its own
 
 
 class _Block(NamedTuple):
-    """A block whose rows a method takes, by a work that is left or at once."""
+    """A block whose rows a method takes, by a work that is left."""
 
-    work: _kernels.Work | None
+    work: _kernels.Work
     decoder: _kernels.Decoder
     reader: _kernels.Reader
     name: str
@@ -82,18 +91,12 @@ class RecordsMeter:
         leg: str = MIXED,
         into: Into | None = None,
     ) -> None:
-        apart = threads > 1 and meter.apart
         self._meter, self._into = meter, into or Into()
         groups = self._into.groups
         self._words, self._by_source = (0, False) if groups is None else (groups.name_words, groups.by_source)
-        decoder = _kernels.Decoder(threads - 1 if apart else threads)
-        self._next = cycle((decoder, _kernels.Decoder(threads - 1) if apart else decoder.beside()))
+        decoder = _kernels.Decoder(threads)
+        self._next = cycle((decoder, decoder.beside()))
         self._open: _Block | None = None  # whose rows are taken while the next ones are decoded
-        self._measuring = None
-        if apart:
-            from wirelag.estimators.later import Later
-
-            self._measuring = Later()
         self._slowest, self._legs = slowest, 1 << LEGS.index(leg) if leg in LEGS else 3
         self.finish = decoder.finish  # a work, on all cores
 
@@ -106,8 +109,11 @@ class RecordsMeter:
         for records in blocks:
             records.status = _kernels.FULL
             while records.status == _kernels.FULL:
-                edge_ns = self._measure(records, until_ns)
-                if interval_ns is None or edge_ns is None:
+                edge_ns = self._measure(records, min(until_ns, self._meter.until_ns))
+                if edge_ns is not None and edge_ns >= self._meter.until_ns:
+                    self._finish()
+                    self._meter.turn(edge_ns)
+                if interval_ns is None or edge_ns is None or edge_ns < until_ns:
                     continue
                 if now is not None:
                     self._finish()
@@ -115,8 +121,6 @@ class RecordsMeter:
                 now = Interval(edge_ns // interval_ns * interval_ns, (edge_ns // interval_ns + 1) * interval_ns)
                 until_ns = min(now.end_ns, LATEST_NS)
         self._finish()
-        if self._measuring is not None:
-            self._measuring.end()
         if now is not None or interval_ns is None:
             yield now or Interval(0, 0)
 
@@ -127,36 +131,23 @@ class RecordsMeter:
             records.reader, records.data, records.start, records.stop, meter.all_rows, meter.sharded,
             bool(self._into), self._words, self._by_source,
             until_ns, slowest.most, self._legs, slowest.least_ns,
-            before and before.work, records.next,
+            before and before.work, records.next, meter.visits,
         )  # fmt: skip
         if before is not None:
             self._open = None
             self._taken(before)
-        if self._measuring is None:
-            work = meter.work(decoder, packets)
-            self._open = _Block(work, decoder, records.reader, records.name)
-            if work is None or decoder.changes:
-                self._finish()
-        else:
-            self._measuring.leave(self._take_rows, packets, _Block(None, decoder, records.reader, records.name))
-            # What this decoder and its block of bytes were used for before last is done with.
-            self._measuring.finish(0 if decoder.changes else 1)
+        self._open = _Block(meter.work(decoder, packets), decoder, records.reader, records.name)
+        if decoder.changes:
+            self._finish()
         records.start, records.status, edge = decoder.proceed(records.reader)
         return decoder.edge_ns if edge else None
 
     def _finish(self) -> None:
         """Take all rows that were decoded."""
-        if self._measuring is not None:
-            self._measuring.finish()
         if self._open is not None:
-            if self._open.work is not None:
-                self._open.decoder.finish(self._open.work)
+            self._open.decoder.finish(self._open.work)
             self._taken(self._open)
             self._open = None
-
-    def _take_rows(self, packets: int, block: _Block) -> None:
-        self._meter.work(block.decoder, packets)
-        self._taken(block)
 
     def _taken(self, block: _Block) -> None:
         """The rows of a block are taken: tell the slowest samples, and add up all."""

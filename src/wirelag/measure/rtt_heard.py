@@ -97,13 +97,13 @@ class Heard:
     ) -> Iterator[Cut]:
         """The same as `cuts`, with a meter of its own.
 
-        Packets of one file are decoded and matched at once, on all cores; but a fridge tells only totals like that, and
-        sinks need batches.
+        Packets of one file are decoded and matched at once, on all cores; but a fridge tells no groups or charts like
+        that, and sinks need batches.
         """
         from wirelag.capture.files import one_file
         from wirelag.capture.source import Listening
 
-        at_once = not sinks and (settings.method == "match" or not (self._into() or settings.interval_ns))
+        at_once = not sinks and (settings.method == "match" or not self._into())
         if at_once and (file := one_file(packets)):
             yield from self._undecoded(file, settings, progress)
             return

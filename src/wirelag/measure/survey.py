@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from wirelag import _kernels
+from wirelag.packets.filters import LATEST_NS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,11 +92,14 @@ class Survey:
 
             self._ids = np.union1d(self.ids, packets.packet_id)[:MOST_IDS]
 
-    all_rows, apart, sharded = True, False, False
+    all_rows, sharded, visits, until_ns = True, False, None, LATEST_NS
 
     def work(self, decoder: _kernels.Decoder, packets: int) -> _kernels.Work:
         """Adding what was decoded last."""
         return self._kernel.rows(decoder)
+
+    def turn(self, next_ns: int) -> None:
+        """There is no time at which anything changes."""
 
     @classmethod
     def of_file(cls, file: CaptureFile, cores: int, progress: Progress) -> Survey:
