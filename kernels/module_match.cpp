@@ -255,14 +255,17 @@ class Match {
 
     void match_shard(Decoder &decoder, size_t shard, Tally &tally, Decoder::Slowest &slowest)
     {
-        for (unsigned part = 0; part < decoder.parts.size(); part++) {
-            std::vector<Decoder::Kept> &kept = decoder.kept[part * shards + shard];
-            std::vector<Decoder::Kept> mine = std::move(kept); /* lines of its own, while it grows */
+        FlowWords &known = decoder.begin(shard);
 
+        for (unsigned part = 0; part < decoder.parts.size(); part++) {
+            std::vector<FoundDelay> &kept = decoder.found.list(part, shard);
+            std::vector<FoundDelay> mine = std::move(kept); /* lines of its own, while it grows */
+
+            mine.clear();
             match_rows(
                 decoder.parts.rows(part, shard), tables[shard], tally, slowest, [&](const wl_seen &packet, const wl_sample &found) {
                     if (decoder.keeps)
-                        mine.push_back(decoder.keep(packet, found));
+                        mine.push_back(decoder.keep(known, part, packet, found));
                 });
             kept = std::move(mine);
         }

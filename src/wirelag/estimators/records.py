@@ -23,17 +23,12 @@ from wirelag.synopses.slowest import SlowSample
 if TYPE_CHECKING:
     from typing import Protocol
 
-    import numpy as np
-    import numpy.typing as npt
-
     from wirelag.capture.undecoded import Records
     from wirelag.synopses.connections import Connections
     from wirelag.synopses.group_delays import GroupDelays
     from wirelag.synopses.group_times import GroupTimes
     from wirelag.synopses.slowest import Slowest
     from wirelag.synopses.timeline import Timeline
-
-    Words = npt.NDArray[np.uint64]
 
     class RowsMeter(Protocol):
         """A method's meter that takes rows of a decoder."""
@@ -84,11 +79,12 @@ class RecordsMeter:
     ) -> None:
         apart = threads > 1 and meter.apart
         self._meter, self._into = meter, into or Into()
-        groups = self._into.groups
-        self._words, self._by_source = (0, False) if groups is None else (groups.name_words, groups.by_source)
         decoder = _kernels.Decoder(threads - 1 if apart else threads)
+        if self._into.groups is not None:
+            decoder.group(*self._into.groups.as_numbers)
         self._next = cycle((decoder, _kernels.Decoder(threads - 1) if apart else decoder.beside()))
         self._open: _Block | None = None  # whose rows are taken while the next ones are decoded
+        self._adding: _kernels.Work | None = None  # up samples of the block before that
         self._measuring = None
         if apart:
             from wirelag.estimators.later import Later
@@ -125,10 +121,10 @@ class RecordsMeter:
         meter, decoder, slowest, before = self._meter, next(self._next), self._slowest, self._open
         packets = decoder.decode(
             records.reader, records.data, records.start, records.stop, meter.all_rows, meter.sharded,
-            bool(self._into), self._words, self._by_source,
-            until_ns, slowest.most, self._legs, slowest.least_ns,
-            before and before.work, records.next,
+            bool(self._into), until_ns, slowest.most, self._legs, slowest.least_ns,
+            self._adding, before and before.work, records.next,
         )  # fmt: skip
+        self._adding = None
         if before is not None:
             self._open = None
             self._taken(before)
@@ -148,11 +144,19 @@ class RecordsMeter:
         """Take all rows that were decoded."""
         if self._measuring is not None:
             self._measuring.finish()
+        self._add_up()
         if self._open is not None:
             if self._open.work is not None:
-                self._open.decoder.finish(self._open.work)
+                self.finish(self._open.work)
             self._taken(self._open)
             self._open = None
+        self._add_up()
+
+    def _add_up(self) -> None:
+        """Do what is left of adding up."""
+        if self._adding is not None:
+            self.finish(self._adding)
+            self._adding = None
 
     def _take_rows(self, packets: int, block: _Block) -> None:
         self._meter.work(block.decoder, packets)
@@ -166,47 +170,13 @@ class RecordsMeter:
                 SlowSample(delay_ns, time_ns - delay_ns, 0, place(block.name, number), ends, leg)
                 for delay_ns, time_ns, number, ends, leg in slow
             )
-        if self._into:
-            self._add_up(block.decoder, block.reader)
-
-    def _add_up(self, decoder: _kernels.Decoder, reader: _kernels.Reader) -> None:
-        """Add all samples to what they are asked for."""
-        count, fresh = decoder.put_in_order()
-        if not count:
-            return
-        groups, times, timeline, slot = self._into.groups, self._into.times, self._into.timeline, None
-        words = self._words_of(groups, decoder, fresh, reader) if fresh and groups is not None else None
-        first_ns, last_ns = decoder.gather(words, 0 if groups is None else groups.key_words)
-        if timeline is not None:
-            memory = timeline.memory_of(first_ns, last_ns)
-            if memory is not None:
-                slot = memory
-            else:
-                import numpy as np
-
-                times_ns, delays_ns = np.empty(count, np.int64), np.empty(count, np.int64)
-                legs = np.empty(count, np.uint8)
-                decoder.write_samples(times_ns, delays_ns, legs)
-                timeline.add_times(times_ns, legs, delays_ns)
-        decoder.add_up(
-            None if groups is None else groups.kernel,
-            None if times is None else times.kernel,
-            0 if times is None else times.legs,
-            None if self._into.connections is None else self._into.connections.taking(),
-            slot,
-        )
-
-    def _words_of(self, groups: GroupDelays, decoder: _kernels.Decoder, count: int, reader: _kernels.Reader) -> Words:
-        """The words of groups that are not known, from the rows of samples in them."""
-        import numpy as np
-
-        from wirelag.packets.batch import PacketBatch
-
-        size, found, legs = _kernels.BATCH_ROWS, np.empty((count, self._words), np.uint64), np.empty(count, np.uint8)
-        memory = [np.empty(_kernels.BATCH_BYTES, np.uint8) for _ in range(0, count, size)]
-        decoder.write_fresh(reader, memory, legs)
-        for place, piece in enumerate(memory):
-            some = slice(place * size, min((place + 1) * size, count))
-            batch = PacketBatch.in_memory(piece, some.stop - some.start)
-            found[some] = groups.words(batch, np.arange(len(batch)), legs[some])
-        return found.reshape(-1)
+        if self._into and (span := block.decoder.span()) is not None:
+            into = self._into
+            timeline = (0, 1, []) if into.timeline is None else into.timeline.memory_of(*span)
+            self._adding = block.decoder.adding_up(
+                None if into.groups is None else into.groups.kernel,
+                None if into.times is None else into.times.kernel,
+                0 if into.times is None else into.times.legs,
+                None if into.connections is None else into.connections.taking(),
+                *timeline,
+            )

@@ -22,6 +22,7 @@ from wirelag.packets.heaviest import Heaviest
 By = Literal["flow", "client", "server", "subnet", "port", "prefix", "dscp"]
 OTHER: Final = 1  # tag of groups that did not fit; 0 means no group
 OTHER_KEY: Final = "other"
+_OF_SAMPLES: Final = ("flow", "client", "server", "subnet", "port")  # as the kernel numbers them, from 1 on
 _FLOW_WORDS: Final = 6  # of a flow's key, client, server, protocol and ports
 PING: Final = 1 << 63  # in place of ports: the rest is an identifier
 
@@ -137,9 +138,10 @@ class Grouping:
         return _FLOW_WORDS if self.by == "flow" else self.key_words
 
     @property
-    def by_source(self) -> bool:
-        """What decides the words of a flow's packets: which end sent them, or which one is the server."""
-        return self.by in ("subnet", "prefix", "dscp")
+    def as_numbers(self) -> tuple[int, int, int, int, tuple[int, int]]:
+        """What a kernel needs to find the words (kernels/group_words.h), for groups of samples."""
+        mask4, *mask6 = self._masks
+        return 1 + _OF_SAMPLES.index(self.by), self.name_words, self.key_words, mask4, (mask6[0], mask6[1])
 
     def _unique(self, words: Ints) -> tuple[Ints, Ints, Ints]:
         """Distinct keys, the first row of each, and the key of each row."""
@@ -183,10 +185,14 @@ class Grouping:
     def _subnets(self, addresses: npt.NDArray[np.uint64]) -> Ints:
         high, low = addresses[:, 0], addresses[:, 1]
         ipv4 = (high == 0) & (low >> np.uint64(32) == 0xFFFF)
-        mask4 = np.uint64(2**64 - 2 ** (32 - self.ipv4_prefix))
-        mask6 = 2**128 - 2 ** (128 - self.ipv6_prefix)
-        mask6_high, mask6_low = np.uint64(mask6 >> 64), np.uint64(mask6 & 2**64 - 1)
+        mask4, mask6_high, mask6_low = map(np.uint64, self._masks)
         return np.column_stack((np.where(ipv4, high, high & mask6_high), np.where(ipv4, low & mask4, low & mask6_low)))
+
+    @property
+    def _masks(self) -> tuple[int, int, int]:
+        """Of the lower word of IPv4 networks, and of both words of IPv6 networks."""
+        mask6 = 2**128 - 2 ** (128 - self.ipv6_prefix)
+        return 2**64 - 2 ** (32 - self.ipv4_prefix), mask6 >> 64, mask6 & 2**64 - 1
 
     def name(self, words: Sequence[int]) -> str:
         """The name of a group, from its row of `words`."""
