@@ -126,22 +126,27 @@ class Decoder {
     /* The slowest samples of the block, in the order of the file. */
     std::vector<Slow> slowest(Reader &reader) const;
 
-    /* Begin to find the samples of a shard. */
-    FlowWords &begin(size_t shard)
-    {
-        shared->known[shard].begin();
-        return shared->known[shard];
-    }
-
     /* What is kept of a sample. A response comes from the side that the delay is to. */
-    FoundDelay keep(FlowWords &known, unsigned part, const wl_seen &packet, const wl_sample &sample)
+    FoundDelay keep(const wl_seen &packet, const wl_sample &sample) const
     {
         bool reverse = packet.flags & WL_REVERSE, by_source = shared->grouping.by == WL_BY_SUBNET;
-        auto [flow, fresh] = known.find(packet.flow_key, reverse != (!by_source && sample.leg));
 
-        if (fresh && shared->grouping.by)
-            learn(part, packet.place, sample.leg, *flow);
-        return {packet.time_ns, sample.delay_ns, flow, packet.place, sample.leg & 1u};
+        return {packet.time_ns, sample.delay_ns, {packet.flow_key}, packet.place, sample.leg & 1u,
+            reverse != (!by_source && sample.leg)};
+    }
+
+    /* Look up the flows of a shard's samples, which were kept. */
+    void find_flows(size_t shard)
+    {
+        FlowWords &known = shared->known[shard];
+
+        found.find_flows(known, shard, [&](size_t part, const FoundDelay &one) {
+            auto [flow, fresh] = known.find(one.flow_key, one.end);
+
+            if (fresh && shared->grouping.by)
+                learn(static_cast<unsigned>(part), one.place, one.leg, *flow);
+            return flow;
+        });
     }
 
     /* The work of adding up the samples that were kept, before those of the next block but one are found. */

@@ -49,6 +49,11 @@ class alignas(128) FlowWords { /* no line of the cache belongs to two threads */
         return {&flows->back(), true};
     }
 
+    void prefetch(u64 flow_key, bool end) const
+    {
+        __builtin_prefetch(&entries[(flow_key + end) & (entries.size() - 1)]);
+    }
+
     /* All that are known: whoever has them may use them after they were forgotten here. */
     std::shared_ptr<const Flows> known() const
     {

@@ -20,9 +20,12 @@
 
 struct FoundDelay {
     s64 time_ns, delay_ns;
-    const Flow *flow;
-    u32 place; /* its record in the block */
-    u32 leg;
+    union {
+        u64 flow_key; /* until its flow is looked up */
+        const Flow *flow;
+    };
+    u32 place;             /* its record in the block */
+    u32 leg : 1, end : 31; /* the end of the flow that decides its group */
 };
 
 static_assert(sizeof(FoundDelay) == 32, "half a line of the cache");
@@ -30,7 +33,7 @@ static_assert(sizeof(FoundDelay) == 32, "half a line of the cache");
 /* Delays of a block by part of it and shard; each list is one thread's at a time. */
 class FoundDelays {
   public:
-    FoundDelays(unsigned parts, size_t shards) : shards(shards), lists(parts * shards), orders(parts)
+    FoundDelays(unsigned parts, size_t shards) : shards(shards), lists(parts * shards), spans(shards), orders(parts)
     {
     }
 
@@ -42,14 +45,30 @@ class FoundDelays {
     /* The times of the first and the last one; none if the first is later. */
     std::pair<s64, s64> span() const
     {
-        s64 first_ns = INT64_MAX, last_ns = INT64_MIN;
+        std::pair<s64, s64> found = nothing;
 
-        for (const std::vector<FoundDelay> &mine : lists)
-            for (const FoundDelay &one : mine) {
-                first_ns = std::min(first_ns, one.time_ns);
-                last_ns = std::max(last_ns, one.time_ns);
+        for (const Span &one : spans)
+            found = {std::min(found.first, one.times.first), std::max(found.second, one.times.second)};
+        return found;
+    }
+
+    /* Look up the flow of each delay of a shard; `find` gets the part. */
+    template <typename Find> void find_flows(FlowWords &known, size_t shard, const Find &find)
+    {
+        std::pair<s64, s64> times = nothing;
+
+        known.begin();
+        for (size_t part = 0; part < orders.size(); part++) {
+            std::vector<FoundDelay> &mine = list(part, shard);
+
+            for (size_t i = 0; i < mine.size(); i++) {
+                if (i + ahead < mine.size())
+                    known.prefetch(mine[i + ahead].flow_key, mine[i + ahead].end);
+                times = {std::min(times.first, mine[i].time_ns), std::max(times.second, mine[i].time_ns)};
+                mine[i].flow = find(part, mine[i]);
             }
-        return {first_ns, last_ns};
+        }
+        spans[shard].times = times;
     }
 
     /* Note which records of a part, which has these bytes of the block, have a delay. */
@@ -82,10 +101,15 @@ class FoundDelays {
     /* Put those of a part into their places. */
     void gather(size_t part)
     {
-        for (size_t shard = 0; shard < shards; shard++)
-            for (const FoundDelay &one : list(part, shard)) {
+        for (size_t shard = 0; shard < shards; shard++) {
+            const std::vector<FoundDelay> &mine = list(part, shard);
+
+            for (size_t i = 0; i < mine.size(); i++) {
+                const FoundDelay &one = mine[i];
                 size_t to = orders[part].number(one.place);
 
+                if (i + ahead < mine.size())
+                    __builtin_prefetch(mine[i + ahead].flow);
                 time_ns[to] = one.time_ns;
                 delay_ns[to] = one.delay_ns;
                 flow[to] = one.flow;
@@ -93,6 +117,7 @@ class FoundDelays {
                 tag[to] = one.flow->tag;
                 leg[to] = static_cast<u8>(one.leg);
             }
+        }
     }
 
     /* All in order, once all parts are gathered. */
@@ -102,6 +127,13 @@ class FoundDelays {
     std::vector<u8> leg;
 
   private:
+    static constexpr size_t ahead = 8; /* delays whose flows are prefetched */
+    static constexpr std::pair<s64, s64> nothing = {INT64_MAX, INT64_MIN};
+
+    struct alignas(64) Span { /* a line of the cache of its own */
+        std::pair<s64, s64> times = nothing;
+    };
+
     /* Which records of a part have a delay. */
     class alignas(128) InOrder {
       public:
@@ -147,6 +179,7 @@ class FoundDelays {
 
     size_t shards;
     std::vector<std::vector<FoundDelay>> lists;
+    std::vector<Span> spans; /* of each shard */
     std::vector<InOrder> orders;
 };
 

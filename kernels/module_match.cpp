@@ -255,8 +255,6 @@ class Match {
 
     void match_shard(Decoder &decoder, size_t shard, Tally &tally, Decoder::Slowest &slowest)
     {
-        FlowWords &known = decoder.begin(shard);
-
         for (unsigned part = 0; part < decoder.parts.size(); part++) {
             std::vector<FoundDelay> &kept = decoder.found.list(part, shard);
             std::vector<FoundDelay> mine = std::move(kept); /* lines of its own, while it grows */
@@ -265,10 +263,11 @@ class Match {
             match_rows(
                 decoder.parts.rows(part, shard), tables[shard], tally, slowest, [&](const wl_seen &packet, const wl_sample &found) {
                     if (decoder.keeps)
-                        mine.push_back(decoder.keep(known, part, packet, found));
+                        mine.push_back(decoder.keep(packet, found));
                 });
             kept = std::move(mine);
         }
+        decoder.find_flows(shard);
     }
 
     template <typename Found>

@@ -114,6 +114,7 @@ def rtt(
     """
     form = check_outputs(output_format, {"-o": output, "--html": html, "--samples": samples}, captures, FLOW_FORMATS)
     check_flows(form, export, listed=by == "flow")
+    from wirelag.measure.loading import for_rtt
     from wirelag.measure.rtt import rtt as measure
 
     result = measure(
@@ -141,7 +142,7 @@ def rtt(
         samples=samples or False,
         charts=html is not None,
         cores=cores,
-        progress=stoppable(quiet),
+        progress=for_rtt(stoppable(quiet), cores, by, interval, html),
         on=fleet,
     )
     conclude(result, form, output, html, export)

@@ -61,6 +61,7 @@ class Into:
     times: GroupTimes | None = None
     connections: Connections | None = None
     timeline: Timeline | None = None
+    each_interval: bool = False  # whether connections are those of an interval
 
     def __bool__(self) -> bool:
         return any(one is not None for one in (self.groups, self.connections, self.timeline))
@@ -98,16 +99,20 @@ class RecordsMeter:
 
         Intervals are those of `packets.intervals`; without a length, there is one.
         """
-        now, until_ns = None, LATEST_NS if interval_ns is None else EARLIEST_NS
+        now, ended, until_ns = None, None, LATEST_NS if interval_ns is None else EARLIEST_NS
         for records in blocks:
             records.status = _kernels.FULL
             while records.status == _kernels.FULL:
-                edge_ns = self._measure(records, until_ns)
+                decoder, packets = self._decode(records, until_ns)
+                if ended is not None:
+                    if self._into.each_interval:
+                        self._add_up()
+                    yield ended
+                    ended = None
+                edge_ns = self._measure(records, decoder, packets)
                 if interval_ns is None or edge_ns is None:
                     continue
-                if now is not None:
-                    self._finish()
-                    yield now
+                ended = now  # once its last rows are taken
                 now = Interval(edge_ns // interval_ns * interval_ns, (edge_ns // interval_ns + 1) * interval_ns)
                 until_ns = min(now.end_ns, LATEST_NS)
         self._finish()
@@ -116,8 +121,8 @@ class RecordsMeter:
         if now is not None or interval_ns is None:
             yield now or Interval(0, 0)
 
-    def _measure(self, records: Records, until_ns: int) -> int | None:
-        """Decode and measure records; what does not end in them stays. Returns the time of a packet that ended it."""
+    def _decode(self, records: Records, until_ns: int) -> tuple[_kernels.Decoder, int]:
+        """Decode records, take the rows of the block before, and add up the samples of the one before that."""
         meter, decoder, slowest, before = self._meter, next(self._next), self._slowest, self._open
         packets = decoder.decode(
             records.reader, records.data, records.start, records.stop, meter.all_rows, meter.sharded,
@@ -128,6 +133,11 @@ class RecordsMeter:
         if before is not None:
             self._open = None
             self._taken(before)
+        return decoder, packets
+
+    def _measure(self, records: Records, decoder: _kernels.Decoder, packets: int) -> int | None:
+        """Have the rows taken; what did not end in the block stays. Returns the time of a packet that ended it."""
+        meter = self._meter
         if self._measuring is None:
             work = meter.work(decoder, packets)
             self._open = _Block(work, decoder, records.reader, records.name)

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError
 from wirelag.measure.groups import Groups, other_note
+from wirelag.measure.interval_entries import IntervalEntries
 from wirelag.measure.questions import MOST_NAMED, Broken, Questions, with_groups
 from wirelag.measure.result import DelayResult, Entry, doubt, shape_only
 from wirelag.measure.rtt_notes import counts_of, coverage_of, sent_again, span_of
 from wirelag.measure.slowest import listed
-from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_of, share, size_bytes, within
+from wirelag.units import Duration, Share, Size, duration_ns, one_of, share, size_bytes, within
 
 if TYPE_CHECKING:
     from wirelag.capture.sample_file import SampleColumns
@@ -387,18 +388,18 @@ class _Entries:
 
 def measured(cuts: Iterable[Cut], heard: Heard, packets: Packets, settings: RttSettings) -> RttResult:
     """All samples, those of each interval, and those of each group."""
+    from wirelag.capture.source import Listening
     from wirelag.synopses.samples import Samples
 
     grouping, whole, entries = heard.groups, heard.connections, _Entries(settings)
     both = settings.leg == "both"
     questions = settings.questions.of_leg(settings.leg)
-    total, intervals = Samples(), []
+    total, ended = Samples(), IntervalEntries(entries.of, settings.cores > 1 and not isinstance(packets, Listening))
     for when, part, connections in cuts:
         total.merge(part)
         if settings.interval_ns:
-            entry = entries.of("interval", format_time(when.start_ns), part, connections)
-            entry.report = entry.report.during(when)
-            intervals.append(shape_only(entry))
+            ended.add(when, part, connections)
+    intervals = ended.all()
     first = entries.of("all", "all", total, whole if both else None)
     if settings.interval_ns:
         _doubt_short(intervals, settings.interval_ns, first, total)
