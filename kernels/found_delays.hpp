@@ -236,7 +236,7 @@ class AddingUp : public Work {
         TimeLine timeline;
     };
 
-    using Bounds = std::vector<std::pair<size_t, size_t>>;          /* of each part, in bytes of the block */
+    using Bounds = std::vector<std::pair<size_t, size_t>>;              /* of each part, in bytes of the block */
     using Known = std::vector<std::shared_ptr<const FlowWords::Flows>>; /* the flows of these delays */
 
     AddingUp(FoundDelays &found, Bounds parts, Known flows, Into into)
@@ -296,8 +296,7 @@ class AddingUp : public Work {
             into.connections->add_each(
                 count, [](size_t i) { return i; }, found.flow_key.data(), time_ns, leg, delay_ns, nullptr, tag);
         if (piece == 1 && into.groups)
-            into.groups->add_each(
-                count, [this](size_t i) { return found.flow[i]->words; }, tag, leg, delay_ns, nullptr);
+            into.groups->add_each(count, [this](size_t i) { return found.flow[i]->words; }, tag, leg, delay_ns, nullptr);
         if (piece == 2 && into.times)
             for (size_t i = 0; i < count; i++)
                 if (into.legs >> (leg[i] & 1) & 1)

@@ -394,7 +394,8 @@ def measured(cuts: Iterable[Cut], heard: Heard, packets: Packets, settings: RttS
     grouping, whole, entries = heard.groups, heard.connections, _Entries(settings)
     both = settings.leg == "both"
     questions = settings.questions.of_leg(settings.leg)
-    total, ended = Samples(), IntervalEntries(entries.of, settings.cores > 1 and not isinstance(packets, Listening))
+    apart = settings.cores > 1 and not both and not isinstance(packets, Listening)  # connections are added to others
+    total, ended = Samples(), IntervalEntries(entries.of, apart)
     for when, part, connections in cuts:
         total.merge(part)
         if settings.interval_ns:
