@@ -198,18 +198,19 @@ class TimeLine {
         }
     }
 
-    void add(s64 time_ns, u8 leg, u64 delay_ns) const
+    void add(s64 time_ns, u8 leg, u64 delay_ns)
     {
-        size_t slot = static_cast<size_t>(time_ns / length_ns - (time_ns % length_ns < 0) - first);
-        Distribution &mine = *legs[2 * slot + (leg & 1)];
+        if (static_cast<u64>(time_ns) - now_ns >= static_cast<u64>(length_ns)) { /* most delays are in the slot of the last one */
+            now = static_cast<size_t>(slot(time_ns));
+            now_ns = static_cast<u64>(first + slot(time_ns)) * static_cast<u64>(length_ns);
+        }
+        Distribution &mine = *legs[2 * now + (leg & 1)];
 
         wl_distribute(mine.weights, mine.squares, &mine.sums, delay_ns, 1);
     }
 
     bool covers(std::pair<s64, s64> span) const
     {
-        auto slot = [this](s64 time_ns) { return time_ns / length_ns - (time_ns % length_ns < 0) - first; };
-
         return legs.empty() || (slot(span.first) >= 0 && 2 * static_cast<size_t>(slot(span.second)) < legs.size());
     }
 
@@ -220,8 +221,16 @@ class TimeLine {
 
   private:
     std::vector<Room<u64>> arrays; /* these keep the memory */
+    /* Counted from the first. */
+    s64 slot(s64 time_ns) const
+    {
+        return time_ns / length_ns - (time_ns % length_ns < 0) - first;
+    }
+
     std::vector<Distribution *> legs;
     s64 first, length_ns;
+    size_t now = 0;                                                     /* the slot of the last delay */
+    u64 now_ns = static_cast<u64>(first) * static_cast<u64>(length_ns); /* where it begins */
 };
 
 /* The work of adding up the delays of a block. */
