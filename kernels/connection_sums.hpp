@@ -16,15 +16,15 @@ extern "C" {
 #include "distribution.h"
 }
 
-static_assert(sizeof(wl_connection_row) == 64); /* a line of the cache */
-
 class ConnectionSums {
   public:
-    static constexpr size_t row_words = 7;
+    static constexpr size_t row_words = sizeof(wl_connection_row) / sizeof(u64);
 
-    explicit ConnectionSums(u64 most) : most(most)
+    explicit ConnectionSums(u64 most) : most(most), memory(most + 1)
     {
-        clear(fewest_rows);
+        all.rows = memory.get();
+        all.in_order = 1;
+        index_anew(fewest_rows);
         all.bits = WL_SHORTEST_STRETCH;
         all.first = ~0ull;
     }
@@ -58,7 +58,7 @@ class ConnectionSums {
             u64 weight = weights ? static_cast<u64>(weights[i]) : 1;
             wl_connection_row one = {key[row(i)], tag ? tag[i] : 0, stretch_of(time[row(i)]), {}};
 
-            if (i + ahead < count && wl_connection_wanted(&all, key[row(i + ahead)]))
+            if (!all.in_order && i + ahead < count && wl_connection_wanted(&all, key[row(i + ahead)]))
                 prefetch(key[row(i + ahead)], tag ? tag[i + ahead] : 0, stretch_of(time[row(i + ahead)]));
             if (!weight)
                 continue;
@@ -79,17 +79,15 @@ class ConnectionSums {
         if (other.all.first > other.all.last)
             return;
         if (other.all.bits > all.bits)
-            rebuild(other.all.bits - all.bits, all.level, slots());
+            rebuild(other.all.bits - all.bits, all.level);
         reach(other.all.first >> (all.bits - other.all.bits), other.all.last >> (all.bits - other.all.bits));
         if (other.all.level > all.level)
-            rebuild(0, other.all.level, slots());
-        for (size_t i = 0; i < other.slots(); i++) {
+            rebuild(0, other.all.level);
+        for (size_t i = 0; i < other.all.held; i++) {
             wl_connection_row one = other.all.rows[i];
 
-            if (!wl_connection_free(&one)) {
-                one.stretch >>= all.bits - other.all.bits;
-                put(one);
-            }
+            one.stretch >>= all.bits - other.all.bits;
+            put(one);
         }
     }
 
@@ -105,12 +103,12 @@ class ConnectionSums {
         if (first > last)
             return;
         if (bits > all.bits)
-            rebuild(bits - all.bits, all.level, slots());
+            rebuild(bits - all.bits, all.level);
         reach(first >> (all.bits - bits), last >> (all.bits - bits));
         if (level > all.level)
-            rebuild(0, level, slots());
+            rebuild(0, level);
         for (size_t i = 0; i < count; i++) {
-            wl_connection_row one = {};
+            wl_connection_row one;
 
             std::memcpy(&one, rows.data() + i * row_words, row_words * sizeof(u64));
             one.stretch >>= all.bits - bits;
@@ -125,7 +123,7 @@ class ConnectionSums {
             throw std::invalid_argument("tags must be in ascending order");
         nanobind::gil_scoped_release release;
         settle();
-        move_rows(slots(), [&](wl_connection_row &one) {
+        change_rows([&](wl_connection_row &one) {
             if (!std::binary_search(tags.data(), tags.data() + tags.shape(0), one.tag))
                 one.tag = other_tag;
         });
@@ -134,7 +132,7 @@ class ConnectionSums {
     /* All rows, by flow key, tag and stretch. */
     void rows(Room<u64> out)
     {
-        Packed *to = room_for_rows(out);
+        wl_connection_row *to = room_for_rows(out);
         nanobind::gil_scoped_release release;
 
         by_connection(to);
@@ -143,12 +141,12 @@ class ConnectionSums {
     /* All rows by tag, those of each in any order. */
     void rows_by_tag(Room<u64> out)
     {
-        Packed *to = room_for_rows(out);
+        wl_connection_row *to = room_for_rows(out);
         nanobind::gil_scoped_release release;
 
         in_order(
             to, [](const wl_connection_row &one) { return one.tag; },
-            [](const Packed &a, const Packed &b) { return a.tag < b.tag; });
+            [](const wl_connection_row &a, const wl_connection_row &b) { return a.tag < b.tag; });
     }
 
     /* Sums and sizes of the legs whose bits are set, of rows in order: by crowd of connections, and by time, in slots of as few
@@ -212,52 +210,43 @@ class ConnectionSums {
     }
 
   private:
-    /* A row without what fills its line of the cache. */
-    struct Packed {
-        u64 flow_key, tag, stretch, sums[4];
-    };
-
-    static_assert(sizeof(Packed) == row_words * sizeof(u64));
-
-    Packed *room_for_rows(Room<u64> &out)
+    wl_connection_row *room_for_rows(Room<u64> &out)
     {
         if (out.shape(0) != size() * row_words)
             throw std::invalid_argument("there must be room for each row");
-        return reinterpret_cast<Packed *>(out.data());
+        return reinterpret_cast<wl_connection_row *>(out.data());
     }
 
     /* Rows in order of a hash, then of what `sooner` says. The first bits of a hash leave a few rows to be sorted for each value,
      * or rows that are alike. */
-    template <typename Hash, typename Sooner> void in_order(Packed *rows, const Hash &hash, const Sooner &sooner) const
+    template <typename Hash, typename Sooner> void in_order(wl_connection_row *rows, const Hash &hash, const Sooner &sooner) const
     {
         constexpr u32 bits = 16;
         std::vector<size_t> ends((1u << bits) + 1);
 
-        for (size_t i = 0; i < slots(); i++)
-            if (!wl_connection_free(&all.rows[i]))
-                ends[(hash(all.rows[i]) >> (64 - bits)) + 1]++;
+        for (size_t i = 0; i < all.held; i++)
+            ends[(hash(all.rows[i]) >> (64 - bits)) + 1]++;
         for (size_t i = 0; i < 1u << bits; i++)
             ends[i + 1] += ends[i];
-        for (size_t i = 0; i < slots(); i++)
-            if (!wl_connection_free(&all.rows[i]))
-                std::memcpy(&rows[ends[hash(all.rows[i]) >> (64 - bits)]++], &all.rows[i], sizeof(Packed));
+        for (size_t i = 0; i < all.held; i++)
+            rows[ends[hash(all.rows[i]) >> (64 - bits)]++] = all.rows[i];
         for (size_t i = 0, from = 0; i < 1u << bits; from = ends[i++]) /* now a value ends where the next one began */
             if (!std::is_sorted(rows + from, rows + ends[i], sooner))
                 std::sort(rows + from, rows + ends[i], sooner);
     }
 
-    void by_connection(Packed *rows) const
+    void by_connection(wl_connection_row *rows) const
     {
         in_order(
             rows, [this](const wl_connection_row &one) { return one.flow_key << all.level; },
-            [](const Packed &a, const Packed &b) {
+            [](const wl_connection_row &a, const wl_connection_row &b) {
                 return std::tie(a.flow_key, a.tag, a.stretch) < std::tie(b.flow_key, b.tag, b.stretch);
             });
     }
 
     static constexpr size_t fewest_rows = 1 << 10, growth = 4;
     static constexpr u64 few_of = 8;    /* as many of them as may be held are more than few */
-    static constexpr size_t ahead = 16; /* samples whose rows are prefetched */
+    static constexpr size_t ahead = 16; /* samples whose places in the index are prefetched */
 
     u64 stretch_of(s64 time_ns) const
     {
@@ -266,7 +255,7 @@ class ConnectionSums {
 
     void prefetch(u64 flow_key, u64 tag, u64 stretch) const
     {
-        __builtin_prefetch(&all.rows[wl_connection_place(&all, flow_key, tag, stretch)], 1);
+        __builtin_prefetch(&all.index[wl_connection_place(&all, flow_key, tag, stretch)], 1);
     }
 
     void reach(u64 first, u64 last)
@@ -279,15 +268,52 @@ class ConnectionSums {
     {
         if (!wl_connection_wanted(&all, one.flow_key))
             return;
-        wl_connection_add(&all, &one);
+        insert(one);
         put_first = all.first;
         put_last = all.last;
         if (all.held > 2 * (most / few_of))
             settle();
         while (all.held > most)
-            rebuild(0, all.level + 1, slots());
-        if (2 * all.held > slots())
-            rebuild(0, all.level, std::min(growth * slots(), most_slots()));
+            rebuild(0, all.level + 1);
+    }
+
+    void insert(const wl_connection_row &one)
+    {
+        if (wl_connection_late(&all, one.stretch)) {
+            all.in_order = 0;
+            all.indexed = 0;
+            index_anew(room_of_index());
+        } else if (2 * (all.held - all.indexed) > all.mask) {
+            index_anew(room_of_index());
+        }
+        if (all.held == in_use) {
+            in_large_pages(all.rows + in_use, std::min<size_t>(in_use, most + 1 - in_use) * sizeof one); /* not touched yet */
+            in_use *= 2;
+        }
+        wl_connection_add(&all, &one);
+    }
+
+    /* A power of two, and a few times as many as rows that are to be in the index. */
+    size_t room_of_index() const
+    {
+        size_t room = fewest_rows;
+
+        while (room < growth * (all.held - all.indexed))
+            room *= 2;
+        return room;
+    }
+
+    void index_anew(size_t room)
+    {
+        if (!index || room != all.mask + 1) {
+            index = zeroed<u32>(room);
+            all.index = index.get();
+            all.mask = room - 1;
+        } else {
+            std::fill_n(all.index, room, 0);
+        }
+        for (u64 number = all.indexed; number < all.held; number++)
+            wl_connection_index(&all, number);
     }
 
     /* Make stretches as long as they had to be when a row was put last. That up to twice as many rows are held before is not seen
@@ -303,7 +329,7 @@ class ConnectionSums {
         u64 apart[65] = {}; /* rows by the bits of their stretch, up to the first that differs from that of the row before */
 
         if ((put_last >> 1) - (put_first >> 1) >= WL_STRETCHES) { /* else one will do */
-            std::vector<Packed> rows(held);
+            std::vector<wl_connection_row> rows(held);
 
             by_connection(rows.data());
             for (size_t i = 1; i < rows.size(); i++)
@@ -312,10 +338,10 @@ class ConnectionSums {
         }
         while (too_short())
             held -= apart[++doublings];
-        rebuild(doublings, all.level, slots());
+        rebuild(doublings, all.level);
     }
 
-    void rebuild(u32 doublings, u32 level, size_t size)
+    void rebuild(u32 doublings, u32 level)
     {
         all.bits += doublings;
         all.level = level;
@@ -325,58 +351,31 @@ class ConnectionSums {
             put_first >>= doublings;
             put_last >>= doublings;
         }
-        move_rows(size, [doublings](wl_connection_row &one) { one.stretch >>= doublings; });
+        change_rows([doublings](wl_connection_row &one) { one.stretch >>= doublings; });
     }
 
-    /* Put the rows that are wanted, each changed, into a table of this size. Fresh memory costs more than moving rows. */
-    template <typename Change> void move_rows(size_t size, Change change)
+    /* Put the rows that are wanted, each changed, where they are now or before: fresh memory costs more than moving them. */
+    template <typename Change> void change_rows(Change change)
     {
-        std::vector<wl_connection_row> held;
+        u64 count = all.held;
 
-        held.reserve(all.held);
-        for (size_t i = 0; i < slots(); i++)
-            if (!wl_connection_free(&all.rows[i]) && wl_connection_wanted(&all, all.rows[i].flow_key)) {
-                held.push_back(all.rows[i]);
-                change(held.back());
+        all.held = all.indexed = all.open = 0;
+        all.in_order = 1;
+        index_anew(all.mask + 1);
+        for (u64 i = 0; i < count; i++)
+            if (wl_connection_wanted(&all, all.rows[i].flow_key)) {
+                wl_connection_row one = all.rows[i];
+
+                change(one);
+                insert(one);
             }
-        clear(size);
-        for (size_t i = 0; i < held.size(); i++) {
-            if (i + ahead < held.size())
-                prefetch(held[i + ahead].flow_key, held[i + ahead].tag, held[i + ahead].stretch);
-            wl_connection_add(&all, &held[i]);
-        }
-    }
-
-    void clear(size_t size)
-    {
-        if (memory && size == slots()) {
-            std::memset(static_cast<void *>(memory.get()), 0, size * sizeof(wl_connection_row));
-        } else {
-            memory.reset();
-            memory = zeroed_lines<wl_connection_row>(size);
-        }
-        all.rows = memory.get();
-        all.mask = size - 1;
-        all.held = 0;
-    }
-
-    size_t most_slots() const
-    {
-        size_t size = fewest_rows;
-
-        while (size < 2 * most)
-            size *= 2;
-        return size;
-    }
-
-    size_t slots() const
-    {
-        return all.mask + 1;
     }
 
     u64 most;
     u64 put_first = 0, put_last = 0; /* stretches seen when a row was put last; others may have been left out since */
-    std::unique_ptr<wl_connection_row[], Free> memory;
+    Reserved<wl_connection_row> memory;
+    size_t in_use = fewest_rows; /* rows that have memory */
+    std::unique_ptr<u32[], Free> index;
     wl_connections all = {};
 };
 

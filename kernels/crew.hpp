@@ -20,13 +20,13 @@ class Work {
     virtual bool piece(unsigned thread) = 0;
 };
 
-/* Two works at most, of which the first comes first. */
+/* Three works at most, of which the first comes first. */
 struct Meanwhile {
-    Work *first, *then;
+    Work *first, *then, *last;
 
     bool piece(unsigned thread) const
     {
-        return (first && first->piece(thread)) || (then && then->piece(thread));
+        return (first && first->piece(thread)) || (then && then->piece(thread)) || (last && last->piece(thread));
     }
 };
 

@@ -7,18 +7,15 @@
 #include <array>
 #include <optional>
 
-#include "connection_sums.hpp"
-#include "flow_words.hpp"
-#include "group_delays.hpp"
-#include "group_times.hpp"
+#include "found_delays.hpp"
 #include "parts.hpp"
-#include "tally.hpp"
 
 class Decoder {
     /* What decoders that take blocks by turns have in common. */
     struct Shared {
         Crew crew;
         FlowWords known[shards]; /* each is one thread's at a time */
+        wl_grouping grouping = {};
 
         explicit Shared(unsigned threads) : crew(threads)
         {
@@ -26,8 +23,7 @@ class Decoder {
     };
 
     explicit Decoder(std::shared_ptr<Shared> with)
-        : shared(std::move(with)), crew(shared->crew), parts(crew.size()), by_thread(crew.size()), known(shared->known),
-          kept(crew.size() * shards), orders(crew.size())
+        : shared(std::move(with)), crew(shared->crew), parts(crew.size()), by_thread(crew.size()), found(crew.size(), shards)
     {
     }
 
@@ -87,43 +83,36 @@ class Decoder {
         s64 longer_than = INT64_MAX;
     };
 
-    /* A sample that is kept, if all are. */
-    struct Kept {
-        s64 time_ns, delay_ns;
-        u64 flow_key;
-        u32 place;                          /* its record in the block */
-        u32 group : 30, leg : 1, fresh : 1; /* the words of its group, and whether nobody knows them yet */
-    };
-
-    static_assert(sizeof(Kept) == 32, "half a line of the cache");
-
     explicit Decoder(unsigned threads) : Decoder(std::make_shared<Shared>(threads))
     {
     }
 
     Decoder(const Decoder &) = delete;
 
-    /* Another one with the same threads, for the next block: samples of one block are added up before those of the next are
-     * found. */
+    /* Another one with the same threads, for the next block. */
     Decoder *beside() const
     {
         return new Decoder(shared);
     }
 
     /* What is asked for: rows by shard, of packets that matter to matching, or of all packets, in one shard; of packets before the
-     * first one that is wanted at `until_ns` or later (INT64_MAX: any); whether all samples are kept, how many words the group of
-     * each has, and whether its source decides what they are, or its server. Of the slowest samples that are longer than
-     * `least_ns`, on the legs whose bits are set, up to `most` of each thread are kept. With a visitor, visits instead of rows. */
+     * first one that is wanted at `until_ns` or later (INT64_MAX: any); whether all samples are kept. Of the slowest samples that
+     * are longer than `least_ns`, on the legs whose bits are set, up to `most` of each thread are kept. With a visitor, visits
+     * instead of rows. */
     struct Asked {
         bool all, sharded, keep;
-        u32 words;
-        bool by_source;
         s64 until_ns;
         size_t most;
         u32 legs;
         s64 least_ns;
         const Visitor *visitor;
     };
+
+    /* Learn from now on to which groups samples belong. */
+    void group(const wl_grouping &how)
+    {
+        shared->grouping = how;
+    }
 
     /* Decode records of data[start:stop], all of them or up to one that changes how the next are read, and do other work, if there
      * is any. Returns the number of packets. */
@@ -146,113 +135,42 @@ class Decoder {
     std::vector<Slow> slowest(Reader &reader) const;
 
     /* What is kept of a sample. A response comes from the side that the delay is to. */
-    Kept keep(const wl_seen &packet, const wl_sample &sample)
+    FoundDelay keep(const wl_seen &packet, const wl_sample &sample) const
     {
-        bool reverse = packet.flags & WL_REVERSE;
-        std::pair<u32, bool> group = {0, false};
+        bool reverse = packet.flags & WL_REVERSE, by_source = shared->grouping.by == WL_BY_SUBNET;
 
-        if (width)
-            group = known[packet.flow_key >> 61].number(packet.flow_key, reverse != (!by_source && sample.leg));
-        return {packet.time_ns, sample.delay_ns, packet.flow_key, packet.place, group.first & ((1u << 30) - 1), sample.leg & 1u,
-            group.second};
+        return {packet.time_ns, sample.delay_ns, {packet.flow_key}, packet.place, sample.leg & 1u,
+            reverse != (!by_source && sample.leg)};
     }
 
-    /* Put the samples that were kept into the order of the file. Returns how many there are, and of how many the words of their
-     * group are not known. */
-    std::pair<size_t, size_t> put_in_order();
+    /* Look up the flows of a shard's samples, which were kept. */
+    void find_flows(size_t shard)
+    {
+        FlowWords &known = shared->known[shard];
 
-    /* Write the rows of these into batches, and their legs, for whoever finds the words. */
-    void write_fresh(Reader &reader, const std::vector<Memory> &memory, Room<u8> leg);
+        found.find_flows(known, shard, [&](size_t part, const FoundDelay &one) {
+            auto [flow, fresh] = known.find(one.flow_key, one.end);
 
-    /* Take in the words of these, for groups that are told apart by the first ones. Then all samples have their groups. Returns the
-     * times of the first and the last one. */
-    std::pair<s64, s64> gather(const std::optional<Column<u64>> &found, u32 key_words);
+            if (fresh && shared->grouping.by)
+                learn(static_cast<unsigned>(part), one.place, one.leg, *flow);
+            return flow;
+        });
+    }
 
-    /* What the samples are added to: any of these, or none. A timeline: one distribution for each leg. */
-    struct Into {
-        Groups *groups;
-        GroupTimes *times;
-        u32 legs; /* of these */
-        ConnectionSums *connections;
-        Distribution *timeline;
-    };
-
-    /* Add all samples, in order; two threads take different things to add to. */
-    void add_up(const Into &into);
-
-    /* Write all samples. */
-    void write_samples(Room<s64> time_ns, Room<s64> delay_ns, Room<u8> leg) const;
+    /* The work of adding up the samples that were kept, before those of the next block but one are found. */
+    AddingUp *adding_up(AddingUp::Into into);
 
     Crew &crew;
     Parts parts;
     std::vector<Slowest> by_thread;
     bool keeps = false;
-    u32 width = 0; /* words of a group */
-    bool by_source = false;
-    FlowWords *known;
-    std::vector<std::vector<Kept>> kept; /* samples by part and shard; each is one thread's at a time */
+    FoundDelays found;
 
   private:
-    /* Which records of a part have a sample, in memory that is used again: fresh pages would cost more. */
-    class alignas(128) InOrder {
-      public:
-        void begin(size_t bytes)
-        {
-            marks.assign(bytes / 16 / 64 + 1, 0);
-            fresh.clear();
-            first_ns = INT64_MAX;
-            last_ns = INT64_MIN;
-        }
+    void learn(unsigned part, u32 place, u32 leg, Flow &flow) const;
 
-        /* A sample whose record begins at this byte of the part. */
-        void mark(size_t byte)
-        {
-            marks[byte / 16 / 64] |= 1ull << byte / 16 % 64;
-        }
-
-        /* Once all are marked: count those before each word. */
-        void count()
-        {
-            before.resize(marks.size());
-            samples = 0;
-            for (size_t i = 0; i < marks.size(); i++) {
-                before[i] = samples;
-                samples += static_cast<u32>(__builtin_popcountll(marks[i]));
-            }
-        }
-
-        /* How many samples are before the one at this byte. */
-        size_t number(size_t byte) const
-        {
-            u64 sooner = (1ull << byte / 16 % 64) - 1;
-
-            return before[byte / 16 / 64] + static_cast<size_t>(__builtin_popcountll(marks[byte / 16 / 64] & sooner));
-        }
-
-        u32 samples = 0;
-        s64 first_ns = 0, last_ns = 0; /* times of the samples */
-        std::vector<Kept> fresh;       /* those whose group nobody knows, in order */
-
-      private:
-        std::vector<u64> marks; /* a bit for each 16 bytes: a record has as many at least */
-        std::vector<u32> before;
-    };
-
-    /* All samples in order. */
-    struct Gathered {
-        std::vector<s64> time_ns, delay_ns;
-        std::vector<u64> flow_key, tag;
-        std::vector<const u64 *> words; /* of their groups */
-        std::vector<u8> leg;
-    };
-
-    void put_in_order(unsigned part);
-    void gather_part(unsigned part, size_t first);
-
-    std::vector<InOrder> orders;
-    Gathered all;
-    size_t count = 0; /* of all */
-    size_t most = 0;  /* of the slowest */
+    size_t most = 0; /* of the slowest */
+    const Reader *reading = nullptr;
     Bytes data;
     const u8 *at = nullptr;
 };

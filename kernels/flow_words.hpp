@@ -1,53 +1,63 @@
-/* Words that stand for the group of a sample, by flow and by one of its ends, which decide what they are: so that the addresses
- * of a flow are decoded once more for its first sample, and not for each.
+/* What the group of a flow's samples is called, by flow and by one of its ends, which decide it: so that the addresses of a flow
+ * are decoded once more for its first sample, and not for each.
  *
  * Memory: about `most` flows of one shard, and those of one block. When there are more, all are forgotten before the next block. */
 #ifndef WIRELAG_FLOW_WORDS_HPP
 #define WIRELAG_FLOW_WORDS_HPP
 
+#include <algorithm>
+#include <deque>
 #include <utility>
 #include <vector>
 
 #include "arrays.hpp"
 
+extern "C" {
+#include "group_words.h"
+}
+
+struct Flow {
+    u64 key, tag, words[WL_GROUP_WORDS]; /* of its group */
+};
+
+static_assert(sizeof(Flow) == 64, "a line of the cache");
+
 class alignas(128) FlowWords { /* no line of the cache belongs to two threads */
   public:
-    /* Begin with a block whose samples have groups of this number of words, the tag among them. */
-    void begin(u32 words)
+    using Flows = std::deque<Flow>; /* a flow stays where it is while others come */
+
+    /* Begin with a block. */
+    void begin()
     {
-        if (held > most || words != width) {
-            entries.assign(fewest, {});
-            held = 0;
-        }
-        width = words;
+        if (flows->size() <= most)
+            return;
+        std::fill(entries.begin(), entries.end(), Entry{});
+        flows = std::make_shared<Flows>();
     }
 
-    /* The number of a sample's words, and whether they are not known yet. */
-    std::pair<u32, bool> number(u64 flow_key, bool end)
+    /* The flow of a sample, and whether nobody knows the words of its group yet. */
+    std::pair<Flow *, bool> find(u64 flow_key, bool end)
     {
-        Entry *entry = find(flow_key, 1 + end);
+        Entry *entry = place(flow_key, end);
 
-        if (entry->end)
-            return {entry->number, false};
-        *entry = {flow_key, held++, 1u + end};
-        if (2 * held > entries.size())
+        if (entry->flow)
+            return {entry->flow, false};
+        flows->push_back({flow_key, 0, {}});
+        *entry = {flow_key, &flows->back(), end};
+        if (2 * flows->size() > entries.size())
             grow();
-        return {held - 1, true};
+        return {&flows->back(), true};
     }
 
-    /* Where the words of a number are to be written. */
-    u64 *learn(u32 number)
+    void prefetch(u64 flow_key, bool end) const
     {
-        size_t at = static_cast<size_t>(number) * width;
-
-        if (words.size() < at + width)
-            words.resize(2 * (at + width));
-        return &words[at];
+        __builtin_prefetch(&entries[(flow_key + end) & (entries.size() - 1)]);
     }
 
-    const u64 *of(u32 number) const
+    /* All that are known: whoever has them may use them after they were forgotten here. */
+    std::shared_ptr<const Flows> known() const
     {
-        return &words[static_cast<size_t>(number) * width];
+        return flows;
     }
 
   private:
@@ -55,15 +65,16 @@ class alignas(128) FlowWords { /* no line of the cache belongs to two threads */
 
     struct Entry {
         u64 flow_key;
-        u32 number, end; /* 0: free */
+        Flow *flow; /* null: free */
+        bool end;
     };
 
     /* A shard's keys begin with the same bits. */
-    Entry *find(u64 flow_key, u32 end)
+    Entry *place(u64 flow_key, bool end)
     {
         size_t mask = entries.size() - 1, at = (flow_key + end) & mask;
 
-        while (entries[at].end && (entries[at].flow_key != flow_key || entries[at].end != end))
+        while (entries[at].flow && (entries[at].flow_key != flow_key || entries[at].end != end))
             at = (at + 1) & mask;
         return &entries[at];
     }
@@ -74,13 +85,12 @@ class alignas(128) FlowWords { /* no line of the cache belongs to two threads */
 
         before.swap(entries);
         for (const Entry &one : before)
-            if (one.end)
-                *find(one.flow_key, one.end) = one;
+            if (one.flow)
+                *place(one.flow_key, one.end) = one;
     }
 
     std::vector<Entry> entries = std::vector<Entry>(fewest);
-    std::vector<u64> words;
-    u32 held = 0, width = 0;
+    std::shared_ptr<Flows> flows = std::make_shared<Flows>();
 };
 
 #endif

@@ -30,8 +30,8 @@
 #endif
 
 /* Where there is memory, ranks of ports can be looked up. */
-#ifndef WL_BY_CLIENT
-#define WL_BY_CLIENT wl_by_client
+#ifndef WL_SENT_BY_CLIENT
+#define WL_SENT_BY_CLIENT wl_by_client
 #endif
 
 enum wl_fridge_variant { WL_FRIDGE_UNION, WL_FRIDGE_OVERWRITE, WL_FRIDGE_EXPIRY };
@@ -102,7 +102,7 @@ WL_INLINE u64 wl_fridge_id(const struct wl_seen *p, u32 matcher, u32 asking, u64
 /* The leg of a request that this packet answers, decided by ports. */
 WL_INLINE u8 wl_leg_by_ports(const struct wl_seen *p)
 {
-    return WL_BY_CLIENT(p->dst_port, p->src_port) ? WL_LEG_SERVER : WL_LEG_CLIENT;
+    return WL_SENT_BY_CLIENT(p->dst_port, p->src_port) ? WL_LEG_SERVER : WL_LEG_CLIENT;
 }
 
 /* Whether there is data is a coin: its id is found anyway. */

@@ -16,7 +16,7 @@ static inline int by_client(u16 src, u16 dst)
     return (ranks[src] > ranks[dst]) | ((ranks[src] == ranks[dst]) & (src >= dst)); /* no branch: it would be a coin */
 }
 
-#define WL_BY_CLIENT by_client
+#define WL_SENT_BY_CLIENT by_client
 extern "C" {
 #include "fridge.h"
 }

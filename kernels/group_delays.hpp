@@ -181,20 +181,19 @@ class Groups {
     void cells(const Column<u32> &places, Room<u32> where, Room<u64> weights, Room<u64> squares) const
     {
         size_t room = std::min({where.shape(0), weights.shape(0), squares.shape(0)}), count = 0;
-        std::vector<u32> mine;
+        std::vector<u64> mine; /* place and number of each cell: in order of one word, without a look at the cell */
 
         for (size_t i = 0; i < places.shape(0); i++) {
             check(places.data()[i]);
-            mine.clear();
-            for (u32 cell = wl_group_at(&all, places.data()[i])->cells; cell; cell = all.units[cell].sibling)
-                mine.push_back(cell);
+            cells_of(places.data()[i], mine);
             if (mine.size() > room - count)
                 throw std::invalid_argument("there must be room for all cells");
-            std::sort(mine.begin(), mine.end(), [this](u32 a, u32 b) { return all.units[a].place < all.units[b].place; });
-            for (u32 cell : mine) {
-                where.data()[count] = all.units[cell].place;
-                weights.data()[count] = all.units[cell].weight;
-                squares.data()[count++] = all.units[cell].squares;
+            for (u64 one : mine) {
+                const wl_group_cell &cell = all.units[static_cast<u32>(one)];
+
+                where.data()[count] = cell.place;
+                weights.data()[count] = cell.weight;
+                squares.data()[count++] = cell.squares;
             }
         }
     }
@@ -215,7 +214,26 @@ class Groups {
 
   private:
     static constexpr size_t other_words = sizeof(wl_group_other) / sizeof(u64);
+    static constexpr u32 large = 256;  /* cells */
     static constexpr size_t ahead = 8; /* delays from one step of prefetching to the next: buckets, then what is first in them */
+
+    /* The cells of a group in order. Those of a large one are found in their buckets: each cell tells only the next of all. */
+    void cells_of(u32 at, std::vector<u64> &found) const
+    {
+        const wl_group *group = wl_group_at(&all, at);
+
+        found.clear();
+        if (group->cell_count < large) {
+            for (u32 cell = group->cells; cell; cell = all.units[cell].sibling)
+                found.push_back(static_cast<u64>(all.units[cell].place) << 32 | cell);
+            std::sort(found.begin(), found.end());
+            return;
+        }
+        for (u32 place = 0; place < 2 * WL_BINS; place++)
+            for (u32 cell = *wl_group_cell_bucket(&all, group->tag, place); cell; cell = all.units[cell].next)
+                if (all.units[cell].owner == at && all.units[cell].place == place)
+                    found.push_back(static_cast<u64>(place) << 32 | cell);
+    }
 
     static size_t power_of_two(size_t most_buckets)
     {

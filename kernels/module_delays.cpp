@@ -2,6 +2,7 @@
 #include <optional>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "bins.hpp"
 #include "module.hpp"
@@ -14,11 +15,56 @@ namespace {
 
 template <typename T> using View = nb::ndarray<nb::memview, T, nb::ndim<1>>;
 
+/* Memory of distributions that nobody uses any more. The next interval needs as much, and fresh pages cost more than clearing
+ * these. Python's lock guards it. */
+class Used {
+  public:
+    /* Zeros. */
+    void *take(size_t bytes)
+    {
+        for (auto &one : kept)
+            if (one.second == bytes) {
+                std::swap(one, kept.back());
+                void *found = kept.back().first;
+                kept.pop_back();
+                held -= bytes;
+                return std::memset(found, 0, bytes);
+            }
+        return zeroed<u8>(bytes).release();
+    }
+
+    void give(void *memory, size_t bytes)
+    {
+        if (bytes < fewest || held + bytes > most)
+            return std::free(memory);
+        held += bytes;
+        kept.emplace_back(memory, bytes);
+    }
+
+  private:
+    static constexpr size_t fewest = 16 << 10, most = 4 << 20; /* bytes */
+
+    std::vector<std::pair<void *, size_t>> kept;
+    size_t held = 0;
+};
+
+Used &used()
+{
+    static Used &all = *new Used; /* Python gives memory back until it ends */
+
+    return all;
+}
+
 /* Zeros that cost nothing until they are used, for Python. */
 template <typename T> View<T> zeros(size_t count)
 {
-    T *values = zeroed<T>(count).release();
-    nb::capsule owner(values, [](void *given) noexcept { std::free(given); });
+    size_t bytes = count * sizeof(T);
+    T *values = static_cast<T *>(used().take(bytes));
+    nb::capsule owner(new std::pair<void *, size_t>(values, bytes), [](void *given) noexcept {
+        std::unique_ptr<std::pair<void *, size_t>> one(static_cast<std::pair<void *, size_t> *>(given));
+
+        used().give(one->first, one->second);
+    });
 
     return View<T>(values, {count}, owner);
 }

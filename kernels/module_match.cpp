@@ -257,9 +257,10 @@ class Match {
     void match_shard(Decoder &decoder, size_t shard, Tally &tally, Decoder::Slowest &slowest)
     {
         for (unsigned part = 0; part < decoder.parts.size(); part++) {
-            std::vector<Decoder::Kept> &kept = decoder.kept[part * shards + shard];
-            std::vector<Decoder::Kept> mine = std::move(kept); /* lines of its own, while it grows */
+            std::vector<FoundDelay> &kept = decoder.found.list(part, shard);
+            std::vector<FoundDelay> mine = std::move(kept); /* lines of its own, while it grows */
 
+            mine.clear();
             match_rows(
                 decoder.parts.rows(part, shard), tables[shard], tally, slowest, [&](const wl_seen &packet, const wl_sample &found) {
                     if (decoder.keeps)
@@ -267,6 +268,7 @@ class Match {
                 });
             kept = std::move(mine);
         }
+        decoder.find_flows(shard);
     }
 
     template <typename Found>

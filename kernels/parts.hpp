@@ -111,24 +111,18 @@ class Parts {
         }
     }
 
-    /* The same for any records, without their numbers and offsets. */
-    template <typename Place>
-    void write_at(unsigned part, Reader &reader, const u8 *begin, const std::vector<Place> &places,
-        const std::vector<Columns *> &batches, size_t row) const
+    /* The same for one record. */
+    template <typename Take> void once_more(unsigned part, const Reader &reader, const u8 *at, const Take &take) const
     {
+        Frames frames = {reader.frames.options, reader.frames.filter, false};
         Frames::Counts counts = {};
         wl_file reading = before;
         wl_record record = {};
 
         counts.timed = true;
-        for (const Place &one : places) {
-            wl_next(&reading, begin + one.place, parts[part].end, &record);
-            const Reader::Interface &interface = reader.interfaces[record.interface];
-
-            reader.frames.wanted(record, interface.description.link, counts, interface.program,
-                [&](const wl_row &found) { batches[row / batch_rows]->write(row % batch_rows, found, record, 0, 0); });
-            row++;
-        }
+        wl_next(&reading, at, parts[part].end, &record);
+        const Reader::Interface &interface = reader.interfaces[record.interface];
+        frames.wanted(record, interface.description.link, counts, interface.program, take);
     }
 
     /* Whether what ended the decoding changes the reader. */

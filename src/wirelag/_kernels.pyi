@@ -399,32 +399,29 @@ class Decoder:
         all: bool,
         sharded: bool,
         keep: bool,
-        words: int,
-        by_source: bool,
         until_ns: int,
         most: int,
         legs: int,
         least_ns: int,
         meanwhile: Work | None = None,
+        then: Work | None = None,
         next: Work | None = None,
         fridges: FridgeRows | None = None,
     ) -> int: ...
     def proceed(self, reader: Reader) -> tuple[int, int, bool]: ...
     def slowest(self, reader: Reader) -> list[tuple[int, int, int, tuple[int, ...], int]]: ...
-    def put_in_order(self) -> tuple[int, int]: ...
-    def write_fresh(self, reader: Reader, memory: list[npt.NDArray[np.uint8]], leg: npt.NDArray[np.uint8]) -> None: ...
-    def gather(self, found: npt.NDArray[np.uint64] | None, key_words: int) -> tuple[int, int]: ...
-    def add_up(
+    def group(self, by: int, words: int, key_words: int, mask4: int, mask6: tuple[int, int]) -> None: ...
+    def span(self) -> tuple[int, int] | None: ...
+    def adding_up(
         self,
         groups: Groups | None,
         times: GroupTimes | None,
         legs: int,
         connections: ConnectionSums | None,
-        timeline: npt.NDArray[np.uint64] | None,
-    ) -> None: ...
-    def write_samples(
-        self, time_ns: npt.NDArray[np.int64], delay_ns: npt.NDArray[np.int64], leg: npt.NDArray[np.uint8]
-    ) -> None: ...
+        first: int,
+        length_ns: int,
+        timeline: list[npt.NDArray[np.uint64] | memoryview[int]],
+    ) -> Work: ...
     @property
     def changes(self) -> bool: ...
     @property

@@ -45,6 +45,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"by": "flow", "interval": "70ms", "leg": "both", "group_memory": "1MiB", "filter": "tcp"},
     {"samples": True, "table_memory": "40KiB", "interval": "5s"},
     {"by": "subnet", "ipv4_prefix": 28, "charts": True},
+    {"by": "client", "top": 2, "charts": True},
     {"by": "port", "leg": "mixed", "interval": "300ms", "retransmitted": "first"},
 )
 SECOND = 10**9

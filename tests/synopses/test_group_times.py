@@ -102,7 +102,7 @@ def test_figures_are_those_of_the_delays() -> None:
     each, whole = [Distribution() for _ in counts], Distribution()
     for row, delays in zip(counts.astype(np.int64), each, strict=True):
         held = np.flatnonzero(row)
-        delays.add(group_times.MIDDLES_NS[held], row[held])
+        delays.add(group_times.middles_ns()[held], row[held])
         whole.merge(delays)
     for q in (0, 0.5, 0.99, 1):
         assert found.quantiles_ns(q) == [delays.quantile_ns(q) for delays in each]

@@ -68,8 +68,8 @@ def declared_by(function: Callable[..., None]) -> list[Declared]:
         return list(function.__declared__)
     code, kinds = function.__code__, function.__annotations__
     names, defaults = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], function.__defaults__ or ()
-    given = dict(zip(names[code.co_argcount - len(defaults) :], defaults, strict=False))
-    given |= function.__kwdefaults__ or {}
+    by_place = zip(names[code.co_argcount - len(defaults) :], defaults, strict=False)
+    given = dict(by_place) | (function.__kwdefaults__ or {})
     return [Declared(name, kinds[name], given.get(name, _REQUIRED)) for name in names]
 
 

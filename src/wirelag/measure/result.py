@@ -167,6 +167,18 @@ class Entry:
         return self.report.to_json() | self.verdicts.to_dict() | self.beside()
 
 
+def shape_only(entry: Entry) -> Entry:
+    """Keep only the shape of the distributions of one of many entries."""
+    from wirelag.stats.distribution import Distribution
+
+    nothing = Distribution().compact()
+    for one in (entry, *entry.legs.values()):
+        # Delays and how sure they are know each other: nobody else would free their memory.
+        one.shape, one.delays.certainty = one.delays.by_octave(), None
+        one.delays = nothing
+    return entry
+
+
 def _most(share: float) -> str:
     """A share, where 100% is all and not most.
 

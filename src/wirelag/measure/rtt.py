@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError
 from wirelag.measure.groups import Groups, other_note
+from wirelag.measure.interval_entries import IntervalEntries
 from wirelag.measure.questions import MOST_NAMED, Broken, Questions, with_groups
-from wirelag.measure.result import DelayResult, Entry, doubt
+from wirelag.measure.result import DelayResult, Entry, doubt, shape_only
 from wirelag.measure.rtt_notes import counts_of, coverage_of, sent_again, span_of
 from wirelag.measure.slowest import listed
-from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_of, share, size_bytes, within
+from wirelag.units import Duration, Share, Size, duration_ns, one_of, share, size_bytes, within
 
 if TYPE_CHECKING:
     from wirelag.capture.sample_file import SampleColumns
@@ -387,18 +388,19 @@ class _Entries:
 
 def measured(cuts: Iterable[Cut], heard: Heard, packets: Packets, settings: RttSettings) -> RttResult:
     """All samples, those of each interval, and those of each group."""
+    from wirelag.capture.source import Listening
     from wirelag.synopses.samples import Samples
 
     grouping, whole, entries = heard.groups, heard.connections, _Entries(settings)
     both = settings.leg == "both"
     questions = settings.questions.of_leg(settings.leg)
-    total, intervals = Samples(), []
+    apart = settings.cores > 1 and not both and not isinstance(packets, Listening)  # connections are added to others
+    total, ended = Samples(), IntervalEntries(entries.of, apart)
     for when, part, connections in cuts:
         total.merge(part)
         if settings.interval_ns:
-            entry = entries.of("interval", format_time(when.start_ns), part, connections)
-            entry.report = entry.report.during(when)
-            intervals.append(_shape_only(entry))
+            ended.add(when, part, connections)
+    intervals = ended.all()
     first = entries.of("all", "all", total, whole if both else None)
     if settings.interval_ns:
         _doubt_short(intervals, settings.interval_ns, first, total)
@@ -441,7 +443,7 @@ class _Grouped(NamedTuple):
             entry.report = replace(entry.report, details=details)
         asked = _asked(entry, self.questions, self.connections, samples.tag)
         entry.verdicts, entry.tag = self.questions.of_legs(asked, entry.delays), group.tag
-        return _shape_only(entry)
+        return shape_only(entry)
 
     def each(self, places: Places) -> Iterator[Entry]:
         """The same for many groups, without shapes: figures of small ones are found at once."""
@@ -509,16 +511,6 @@ def _doubt_short(intervals: list[Entry], length_ns: int, whole: Entry, total: Sa
             doubt(leg, length_ns, alike[name])
             ci95 = {figure: [*bounds] for figure, bounds in leg.report.ci95.items()}
             said["legs"][name] |= {"ci95": ci95, "no_interval": leg.report.details["no_interval"]}
-
-
-def _shape_only(entry: Entry) -> Entry:
-    """Of an interval only the shape of its distributions is kept: there may be many."""
-    from wirelag.stats.distribution import Distribution
-
-    nothing = Distribution().compact()
-    for one in (entry, *entry.legs.values()):
-        one.shape, one.delays = one.delays.by_octave(), nothing
-    return entry
 
 
 def legs(method: str, total: Samples) -> list[Entry]:

@@ -113,7 +113,7 @@ class Heard:
     def _into(self) -> Into:
         from wirelag.estimators.records import Into
 
-        return Into(self.groups, self.times, self._taking, self.timeline)
+        return Into(self.groups, self.times, self._taking, self.timeline, self._open is not None)
 
     def _undecoded(self, file: CaptureFile, settings: RttSettings, progress: Progress) -> Iterator[Cut]:
         from wirelag.capture.undecoded import Undecoded

@@ -10,24 +10,25 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from wirelag.packets.address import to_address
-from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.heaviest import Heaviest
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from wirelag.packets.batch import PacketBatch
+
+    Ints: TypeAlias = npt.NDArray[Any]
 
 By = Literal["flow", "client", "server", "subnet", "port", "prefix", "dscp"]
 OTHER: Final = 1  # tag of groups that did not fit; 0 means no group
 OTHER_KEY: Final = "other"
+_OF_SAMPLES: Final = ("flow", "client", "server", "subnet", "port")  # as the kernel numbers them, from 1 on
 _FLOW_WORDS: Final = 6  # of a flow's key, client, server, protocol and ports
 PING: Final = 1 << 63  # in place of ports: the rest is an identifier
-
-Ints = npt.NDArray[Any]
-_PROTOCOLS: Final = np.full(256, 17, np.uint64)  # of kinds, for batches of summaries, which have no column `protocol`
-_PROTOCOLS[[Kind.OTHER, Kind.TCP, Kind.ICMP, Kind.ESP]] = 0, 6, 1, 50
 
 
 def kept_of(most: int) -> int:
@@ -54,6 +55,8 @@ class Grouping:
 
     def tags(self, packets: PacketBatch, rows: Ints, legs: Ints) -> Ints:
         """The tag of each sample, from the row of its response and its leg."""
+        import numpy as np
+
         words = self.words(packets, rows, legs)
         distinct, first, inverse = self._unique(words)
         found = np.empty(len(distinct), np.int64)
@@ -122,6 +125,8 @@ class Grouping:
 
     def distinct(self, packets: PacketBatch) -> tuple[Ints, Ints]:
         """One row per group, and the group of each row, for any number of groups. Assigns no tags."""
+        import numpy as np
+
         rows = np.arange(len(packets))
         _, first, inverse = self._unique(self.words(packets, rows, np.ones(len(rows), np.uint8)))
         return first, inverse
@@ -137,18 +142,25 @@ class Grouping:
         return _FLOW_WORDS if self.by == "flow" else self.key_words
 
     @property
-    def by_source(self) -> bool:
-        """What decides the words of a flow's packets: which end sent them, or which one is the server."""
-        return self.by in ("subnet", "prefix", "dscp")
+    def as_numbers(self) -> tuple[int, int, int, int, tuple[int, int]]:
+        """What a kernel needs to find the words (kernels/group_words.h), for groups of samples."""
+        mask4, *mask6 = self._masks
+        return 1 + _OF_SAMPLES.index(self.by), self.name_words, self.key_words, mask4, (mask6[0], mask6[1])
 
     def _unique(self, words: Ints) -> tuple[Ints, Ints, Ints]:
         """Distinct keys, the first row of each, and the key of each row."""
+        import numpy as np
+
         keys = words[:, : self.key_words]
         distinct, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         return distinct, first, inverse.reshape(-1)
 
     def words(self, packets: PacketBatch, rows: Ints, legs: Ints) -> Ints:
         """What `name` needs, one row of `name_words` per sample: first the key, which tells groups apart."""
+        import numpy as np
+
+        from wirelag.packets.batch import Kind
+
         from_server = legs == 0  # a response comes from the side that the delay is to
         if self.by == "server":
             return self._side(packets.src, packets.dst, rows, from_server)
@@ -178,15 +190,23 @@ class Grouping:
 
     @staticmethod
     def _side(one: Ints, other: Ints, rows: Ints, chosen: Ints) -> Ints:
+        import numpy as np
+
         return np.where(chosen.reshape(-1, 1), one[rows], other[rows])
 
     def _subnets(self, addresses: npt.NDArray[np.uint64]) -> Ints:
+        import numpy as np
+
         high, low = addresses[:, 0], addresses[:, 1]
         ipv4 = (high == 0) & (low >> np.uint64(32) == 0xFFFF)
-        mask4 = np.uint64(2**64 - 2 ** (32 - self.ipv4_prefix))
-        mask6 = 2**128 - 2 ** (128 - self.ipv6_prefix)
-        mask6_high, mask6_low = np.uint64(mask6 >> 64), np.uint64(mask6 & 2**64 - 1)
+        mask4, mask6_high, mask6_low = map(np.uint64, self._masks)
         return np.column_stack((np.where(ipv4, high, high & mask6_high), np.where(ipv4, low & mask4, low & mask6_low)))
+
+    @property
+    def _masks(self) -> tuple[int, int, int]:
+        """Of the lower word of IPv4 networks, and of both words of IPv6 networks."""
+        mask6 = 2**128 - 2 ** (128 - self.ipv6_prefix)
+        return 2**64 - 2 ** (32 - self.ipv4_prefix), mask6 >> 64, mask6 & 2**64 - 1
 
     def name(self, words: Sequence[int]) -> str:
         """The name of a group, from its row of `words`."""
@@ -218,5 +238,13 @@ def _end(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> s
 
 
 def _protocols(packets: PacketBatch) -> npt.NDArray[np.uint64]:
-    known = getattr(packets, "protocol", None)
-    return _PROTOCOLS[packets.kind] if known is None else known.astype(np.uint64)
+    import numpy as np
+
+    from wirelag.packets.batch import Kind
+
+    known: Ints | None = getattr(packets, "protocol", None)
+    if known is not None:
+        return known.astype(np.uint64)
+    found = np.full(256, 17, np.uint64)  # of kinds: batches of summaries have no column `protocol`
+    found[[Kind.OTHER, Kind.TCP, Kind.ICMP, Kind.ESP]] = 0, 6, 1, 50
+    return found[packets.kind]

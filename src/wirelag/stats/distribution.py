@@ -101,6 +101,11 @@ class Distribution:
         return found
 
     @property
+    def memory(self) -> Words:
+        """Where a kernel adds delays: every bin's weight, then squares, then the sums."""
+        return self._memory
+
+    @property
     def bins(self) -> Ints:
         """The bins that are kept, in order: every one, or those that hold delays."""
         import numpy as np

@@ -22,17 +22,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from wirelag import _kernels
-from wirelag.packets.batch import PacketBatch
-from wirelag.packets.grouping import OTHER, OTHER_KEY, By, Grouping, Ints
+from wirelag.packets.grouping import OTHER, OTHER_KEY, By, Grouping
 from wirelag.stats.distribution import BINS, WORDS, Distribution
-from wirelag.stats.distributions import Distributions
 from wirelag.synopses.samples import LEGS, Samples
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.grouping import Ints
+    from wirelag.stats.distributions import Distributions
+
+    Legs: TypeAlias = tuple[Distributions, Distributions]
 
 LEAST_MEMORY: Final = _kernels.GROUP_LEAST_BYTES
 MOST_MEMORY: Final = _kernels.GROUP_MOST_BYTES
@@ -41,10 +46,7 @@ _SUMS: Final = 8  # words
 _KEY: Final = _kernels.GROUP_KEY_WORDS
 _TAG, _COUNT, _BEFORE, _CELLS = _KEY, _KEY + 1, _KEY + 2, _KEY + 5  # words of a record; of the last the upper half
 _SAMPLES: Final = _kernels.GROUP_RECORD_WORDS - len(LEGS) * _SUMS  # the first word of the sums of legs
-_NO_WEIGHTS: Final = np.empty(0, np.int64)
 AT_ONCE: Final = 4096  # groups that are read at once: their records take 1 MB
-
-Legs = tuple[Distributions, Distributions]
 
 
 class Group(NamedTuple):
@@ -72,6 +74,8 @@ class GroupDelays(Grouping):
         return GroupDelays(self.by, self.ipv4_prefix, self.ipv6_prefix, self.most, memory=self.memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        import numpy as np
+
         places, kernel = self.places()[: len(self)], self.kernel
         records, other = self._records(places), np.empty(len(LEGS) * WORDS, np.uint64)
         ranks = np.empty(REGISTERS, np.uint8)
@@ -82,23 +86,31 @@ class GroupDelays(Grouping):
 
     def add(self, packets: PacketBatch, rows: Ints, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> Ints:
         """Add samples, and return the tag of each: a hash of its group's key."""
+        import numpy as np
+
         tags = np.empty(len(rows), np.uint64)
         words = self.words(packets, rows, legs).reshape(-1)
-        self.kernel.add(words, legs, delays_ns, _NO_WEIGHTS if weights is None else weights, tags)
+        self.kernel.add(words, legs, delays_ns, np.empty(0, np.int64) if weights is None else weights, tags)
         return tags
 
     def count(self, packets: PacketBatch) -> None:
         """Count packets of one direction instead of samples."""
+        import numpy as np
+
         rows = np.arange(len(packets))
         self.add(packets, rows, np.ones(len(rows), np.uint8), np.zeros(len(rows), np.int64))
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """How many samples each group has, the largest first."""
+        import numpy as np
+
         return -np.sort(-self._words(_COUNT).astype(np.int64))
 
     def largest(self, most: int) -> Iterator[list[int]]:
         """The words of the groups with the most samples, the largest first."""
+        import numpy as np
+
         places = self.places()[: len(self)]
         order = np.argsort(-self._words(_COUNT).astype(np.int64), kind="stable")
         for place in places[order[:most]]:
@@ -106,6 +118,8 @@ class GroupDelays(Grouping):
 
     def few(self, most: int) -> Iterator[tuple[Group, Samples]]:
         """The groups with the most samples, in the order they came; the others are merged into "other"."""
+        import numpy as np
+
         counts = self._words(_SAMPLES) + self._words(_SAMPLES + _SUMS)
         kept = set(np.argsort(-counts.astype(np.int64), kind="stable")[:most].tolist())
         others = Samples(OTHER)
@@ -151,6 +165,8 @@ class GroupDelays(Grouping):
 
     def places(self) -> npt.NDArray[np.uint32]:
         """The place of each group in the order they came, then 0 if there is "other"."""
+        import numpy as np
+
         places = np.zeros(len(self) + (not self.complete), np.uint32)
         self.kernel.places(places[: len(self)])
         return places
@@ -165,6 +181,8 @@ class GroupDelays(Grouping):
 
     def _records(self, places: int | npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
         """A row for each of these groups."""
+        import numpy as np
+
         wanted = np.atleast_1d(np.asarray(places, np.uint32))
         records = np.empty((len(wanted), _kernels.GROUP_RECORD_WORDS), np.uint64)
         self.kernel.records(wanted, records.reshape(-1))
@@ -172,6 +190,8 @@ class GroupDelays(Grouping):
 
     def _cells(self, places: int | npt.NDArray[np.uint32], records: npt.NDArray[np.uint64]) -> tuple[Ints, Ints, Ints]:
         """Leg * BINS + bin, weight and squares: those of one group after the other."""
+        import numpy as np
+
         room = int((records[:, _CELLS] >> np.uint64(32)).sum())
         cells = np.empty(room, np.uint32), np.empty(room, np.uint64), np.empty(room, np.uint64)
         self.kernel.cells(np.atleast_1d(np.asarray(places, np.uint32)), *cells)
@@ -179,6 +199,8 @@ class GroupDelays(Grouping):
 
     def delays(self, place: int) -> tuple[Distribution, Distribution]:
         """The delays of a group, or of "other", by leg."""
+        import numpy as np
+
         if not place:
             memory = np.zeros(len(LEGS) * WORDS, np.uint64)
             self.kernel.other(memory)
@@ -201,6 +223,10 @@ class GroupDelays(Grouping):
             yield slice(start, start + len(some)), self._legs(some, self._records(some))
 
     def _legs(self, places: npt.NDArray[np.uint32], records: npt.NDArray[np.uint64]) -> Legs:
+        import numpy as np
+
+        from wirelag.stats.distributions import Distributions
+
         where, weights, squares = self._cells(places, records)
         owner = np.repeat(np.arange(len(places)), (records[:, _CELLS] >> np.uint64(32)).astype(np.int64))
         legs = []
@@ -224,6 +250,8 @@ class GroupDelays(Grouping):
 
     def _words(self, word: int) -> npt.NDArray[np.uint64]:
         """One word of the records of all groups."""
+        import numpy as np
+
         places, found = self.places()[: len(self)], np.empty(len(self), np.uint64)
         for start in range(0, len(places), AT_ONCE):
             found[start : start + AT_ONCE] = self._records(places[start : start + AT_ONCE])[:, word]
@@ -238,6 +266,8 @@ class GroupDelays(Grouping):
     @property
     def groups_in_other(self) -> int:
         """How many groups have delays in "other", estimated."""
+        import numpy as np
+
         ranks = np.empty(REGISTERS, np.uint8)
         self.kernel.ranks(ranks)
         return distinct(ranks)
@@ -252,6 +282,8 @@ def _saved(by: By, ipv4_prefix: int, ipv6_prefix: int, most: int, memory: int, s
 
 def distinct(ranks: npt.NDArray[np.uint8]) -> int:
     """How many distinct values were registered: by empty registers while there are enough, else by all ranks."""
+    import numpy as np
+
     empty = int(np.count_nonzero(ranks == 0))
     registers = len(ranks)
     raw = 0.7213 / (1 + 1.079 / registers) * registers**2 / float(np.exp2(-ranks.astype(np.float64)).sum())

@@ -10,26 +10,41 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Final
-
-import numpy as np
-import numpy.typing as npt
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Final
 
 from wirelag import _kernels
-from wirelag.packets.batch import PacketBatch
 from wirelag.packets.interval import Interval
 from wirelag.stats.distribution import Distribution, bin_of
-from wirelag.stats.distributions import Distributions
 from wirelag.synopses.samples import LEGS, SampleBatch
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.stats.distributions import Distributions
 
 MOST_SLOTS: Final = 120
 MOST_CELLS: Final = 1 << 15
 PER_OCTAVE: Final = 8
 BINS: Final = _kernels.EIGHTHS
-MIDDLES_NS: Final = np.rint(2.0 ** ((np.arange(BINS) + 0.5) / PER_OCTAVE)).astype(np.int64)
-_FINE: Final = np.array([bin_of(ns) for ns in MIDDLES_NS.tolist()])  # their bins in a distribution
-_NO_WEIGHTS: Final = np.empty(0, np.int64)
+
+
+@cache
+def middles_ns() -> npt.NDArray[np.int64]:
+    """The middle of each eighth of an octave."""
+    import numpy as np
+
+    return np.rint(2.0 ** ((np.arange(BINS) + 0.5) / PER_OCTAVE)).astype(np.int64)
+
+
+@cache
+def _fine() -> npt.NDArray[np.int64]:
+    """Their bins in a distribution."""
+    import numpy as np
+
+    return np.array([bin_of(ns) for ns in middles_ns().tolist()])
 
 
 class GroupTimes:
@@ -41,6 +56,8 @@ class GroupTimes:
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Take in samples."""
+        import numpy as np
+
         if samples.tags is None:
             return
         self.kernel.add(
@@ -48,7 +65,7 @@ class GroupTimes:
             np.ascontiguousarray(samples.rows, np.uint32),
             np.ascontiguousarray(samples.legs),
             np.ascontiguousarray(samples.delays_ns),
-            _NO_WEIGHTS if samples.weights is None else np.ascontiguousarray(samples.weights),
+            np.empty(0, np.int64) if samples.weights is None else np.ascontiguousarray(samples.weights),
             samples.tags,
             self.legs,
         )
@@ -60,6 +77,8 @@ class GroupTimes:
 
     def of(self, tag: int) -> GroupTime | None:
         """The delays of a group in each part of the time of all groups, without gaps; None if it was left out."""
+        import numpy as np
+
         slots, length_ns = range(self.kernel.first, self.kernel.last + 1), self.kernel.length_ns
         counts = np.zeros((len(slots), BINS), np.uint32)
         if not self.kernel.counts(tag, counts.reshape(-1)):
@@ -80,19 +99,25 @@ class GroupTime:
 
     @cached_property
     def _parts(self) -> Distributions:
+        import numpy as np
+
+        from wirelag.stats.distributions import Distributions
+
         rows, eighths = np.nonzero(self.counts)
         sums = np.zeros((len(self.counts), 8), np.uint64)
         sums[:, 0] = sums[:, 1] = self.counts.sum(axis=1)
         first = np.searchsorted(rows, np.arange(len(sums) + 1))
         held = np.flatnonzero(sums[:, 0])
-        sums[held, 6], sums[held, 7] = MIDDLES_NS[eighths[first[held]]], MIDDLES_NS[eighths[first[held + 1] - 1]]
+        sums[held, 6], sums[held, 7] = middles_ns()[eighths[first[held]]], middles_ns()[eighths[first[held + 1] - 1]]
         weights = self.counts[rows, eighths].astype(np.uint64)
-        return Distributions.of_cells(sums, rows, _FINE[eighths], weights)
+        return Distributions.of_cells(sums, rows, _fine()[eighths], weights)
 
     @property
     def whole(self) -> Distribution:
         """All delays, to read."""
+        import numpy as np
+
         counts, found = self.counts.sum(axis=0, dtype=np.int64), Distribution()
         held = np.flatnonzero(counts)
-        found.add(MIDDLES_NS[held], counts[held])
+        found.add(middles_ns()[held], counts[held])
         return found.compact()

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import numpy.typing as npt
-
-from wirelag.packets.batch import PacketBatch
 from wirelag.packets.interval import Interval
-from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
+from wirelag.stats.distribution import Distribution
 from wirelag.synopses.samples import LEGS, SampleBatch
+
+if TYPE_CHECKING:
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.stats.distribution import Words
 
 MOST_SLOTS: Final = 300
 MOST_POINTS: Final = 120
-
-Ints = npt.NDArray[Any]
 
 
 class Timeline:
@@ -30,51 +28,38 @@ class Timeline:
         self._asked = interval_ns is not None
         self._length_ns = interval_ns or 1_000
         self._slots: dict[tuple[int, int], Distribution] = {}  # by place in time, and leg
-        self._memory: dict[int, npt.NDArray[np.uint64]] = {}  # of both legs of a slot, in one piece
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Take in samples."""
+        import numpy as np
+
         times_ns = packets.time_ns[samples.rows]
-        memory = self.memory_of(int(times_ns.min()), int(times_ns.max()))
-        if memory is not None:
-            add_by_leg(memory, samples.delays_ns, samples.weights, samples.legs)
-        else:
-            self.add_times(times_ns, samples.legs, samples.delays_ns, samples.weights)
-
-    def memory_of(self, first_ns: int, last_ns: int) -> npt.NDArray[np.uint64] | None:
-        """Where samples of this time are added, by leg: of most batches, in one slot; None: in several."""
-        self._make_room(first_ns, last_ns)
-        first = first_ns // self._length_ns
-        return self._both_legs(first) if last_ns // self._length_ns == first else None
-
-    def add_times(self, times_ns: Ints, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
-        """Take in samples of any time that there is room for."""
-        first = int(times_ns.min()) // self._length_ns
-        places = legs.astype(np.int64) + (times_ns // self._length_ns - first) * len(LEGS)
+        self._make_room(first_ns := int(times_ns.min()), int(times_ns.max()))
+        first, legs = first_ns // self._length_ns, samples.legs.astype(np.int64)
+        places = legs + (times_ns // self._length_ns - first) * len(LEGS)
         for place in np.flatnonzero(np.bincount(places)).tolist():
             mine = places == place
-            index, leg = first + place // len(LEGS), place % len(LEGS)
-            self._both_legs(index)
-            slot = self._slots.setdefault((index, leg), Distribution())
-            slot.add(delays_ns[mine], None if weights is None else weights[mine])
+            slot = self._slot(first + place // len(LEGS), place % len(LEGS))
+            slot.add(samples.delays_ns[mine], None if samples.weights is None else samples.weights[mine])
 
-    def _both_legs(self, index: int) -> npt.NDArray[np.uint64] | None:
-        """The memory of both legs of a slot, a new one if need be; None if they were merged."""
-        if index not in self._memory and not any((index, leg) in self._slots for leg in range(len(LEGS))):
-            memory = self._memory[index] = np.zeros(len(LEGS) * WORDS, np.uint64)
-            for leg in range(len(LEGS)):
-                self._slots[index, leg] = Distribution(memory[leg * WORDS : (leg + 1) * WORDS])
-        return self._memory.get(index)
+    def memory_of(self, first_ns: int, last_ns: int) -> tuple[int, int, list[Words]]:
+        """Where samples of this time are added: the first slot, its length, and memory, leg by leg of each slot."""
+        self._make_room(first_ns, last_ns)
+        first, last = first_ns // self._length_ns, last_ns // self._length_ns
+        slots = [self._slot(index, leg).memory for index in range(first, last + 1) for leg in range(len(LEGS))]
+        return first, self._length_ns, slots
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What is merged: a timeline that travelled is not added to."""
-        return vars(self) | {"_memory": {}}
+    def _slot(self, index: int, leg: int) -> Distribution:
+        """The delays of a leg in a slot, which may be new."""
+        slot = self._slots.get((index, leg))
+        if slot is None:
+            slot = self._slots[index, leg] = Distribution()
+        return slot
 
     def merge(self, other: Timeline) -> None:
         """Add the delays of another."""
         if not other._slots:
             return
-        self._memory = {}
         indexes = other._indexes
         self._make_room(min(indexes) * other._length_ns, max(indexes) * other._length_ns)
         longest = max(self._length_ns, other._length_ns)
@@ -96,7 +81,6 @@ class Timeline:
         if factor > 1:
             self._slots = _merged(self._slots, factor)
             self._length_ns *= factor
-            self._memory = {}
 
     def parts(self, leg: str) -> list[tuple[Interval, Distribution]]:
         """The delays of a leg in each part of the time, without gaps; both legs have the same parts.
