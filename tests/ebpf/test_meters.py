@@ -187,7 +187,8 @@ FRIDGES = [
 @pytest.mark.parametrize("whole", [SOME, ALL])
 @pytest.mark.parametrize("fridge", FRIDGES, ids=("one", "three", "timestamps", "handshakes", "durations"))
 def test_fridges_in_the_kernel_equal_fridges(fridge: Fridge, whole: bool, tmp_path: Path) -> None:
-    sent, interval_ns = in_order(talks(1, 25), built(3, 400), real(whole, "rtt")), 10**8
+    recorded, interval_ns = real(whole, "rtt"), 10**8
+    sent = in_order(talks(1, 25), built(3, 400), recorded)
     pieces = read(sent, tmp_path, interval_ns)
     meter = KernelFridge(fridge, None, interval_ns)
     found, expected = inside(meter, sent, intervals_of(pieces)), outside(fridge.meter("tap"), pieces)
@@ -196,7 +197,7 @@ def test_fridges_in_the_kernel_equal_fridges(fridge: Fridge, whole: bool, tmp_pa
     for one, other, twin in zip(found, expected, samples_of_twin(fridge, pieces), strict=True):
         assert_same_samples(one, other)
         assert_same_samples(one, twin)
-    assert sum(one.distribution().samples for one in found) > 15
+    assert not recorded or sum(one.distribution().samples for one in found) > 15
 
 
 def samples_of_twin(fridge: Fridge, pieces: Pieces) -> Iterator[Samples]:
