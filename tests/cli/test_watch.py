@@ -429,7 +429,7 @@ def test_the_view_shows_each_leg_of_the_last_minutes(capture: str) -> None:
     rows = [line for line in lines if re.search(r"\d (us|ms)", line) and " intervals" not in line]
     assert len(rows) == 6 + SHOWN_GROUPS
     assert all(len(line) <= 80 and len(re.findall(r"[\d.]+ [um]s\b", line)) >= 3 for line in rows)
-    assert not any("left out" in line for line in lines), "nobody pipes it elsewhere"
+    assert not any("left out" in line for line in lines), "a live view cannot be piped elsewhere"
 
 
 @IN_LAB

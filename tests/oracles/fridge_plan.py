@@ -90,7 +90,7 @@ def equal(room: int, count: int) -> tuple[int, ...]:
 
 
 def plan(room: int, fridges: int, rate_per_s: float | None, weights: Sequence[int] | None) -> Plan:
-    """The best plan for room for so many slots; `fridges`: how many, 0: as many as is best."""
+    """The best plan for this number of slots; `fridges`: how many, 0: as many as is best."""
     one = choices((largest(room),))
     cases = unknown(rate_per_s) if weights is None else [known(rate_per_s or 0.0, weights)]
     if weights is not None and not fridges:

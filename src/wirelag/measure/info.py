@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wirelag.twopoint.sketch import Sighting
 
 LONG_BYTES: Final = 4 << 20  # from so many on, commands are tried while others read the capture
-TRIED_BYTES: Final = 256 << 20  # another core reads so many while one tries commands
+TRIED_BYTES: Final = 256 << 20  # a shorter capture is read by one core less while commands are tried
 TURN_S: Final = 1e-4  # Python is for one thread at a time; who reads needs it for a moment, and waits no longer
 LINKS: Final = {
     0: "NULL", 1: "Ethernet", 9: "PPP", 12: "raw IP", 14: "raw IP", 50: "PPP in HDLC", 51: "PPPoE", 101: "raw IP",

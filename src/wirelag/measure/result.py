@@ -173,7 +173,7 @@ def shape_only(entry: Entry) -> Entry:
 
     nothing = Distribution().compact()
     for one in (entry, *entry.legs.values()):
-        # Delays and how sure they are know each other: nobody else would free their memory.
+        # Delays and how sure they are refer to each other: without this their memory would not be freed.
         one.shape, one.delays.certainty = one.delays.by_octave(), None
         one.delays = nothing
     return entry
