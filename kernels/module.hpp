@@ -28,5 +28,6 @@ void add_roles(nanobind::module_ &m);
 void add_routes(nanobind::module_ &m);
 void add_maglev(nanobind::module_ &m);
 void add_codec(nanobind::module_ &m);
+void add_messages(nanobind::module_ &m);
 
 #endif

@@ -522,6 +522,15 @@ class Pairs:
     @property
     def memory(self) -> int: ...
 
+# the beginning of a message
+
+def message_head(data: bytes, media_type: str) -> tuple[str, str, str, int] | None: ...
+
+Place = tuple[int, int, int | None]
+Opening = tuple[Any, str, str | None, Place, bytes, tuple[bool, int, Any], tuple[int, int, int, int], int, int]
+
+def opening(text: bytes, most_text: int, most_count: int) -> Opening | None: ...
+
 # integers in few bytes, bins of delays
 
 Bins = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]

@@ -7,11 +7,16 @@ from contextlib import suppress
 
 import h11
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.oracles import messages as naive
+from tests.support.byte_edits import EDITS, edited
 from tests.support.collector_process import Running
 from tests.support.hostile import OF_EVIL, TOKEN, collector, opened
 from tests.support.waiting import PATIENCE_S
-from wirelag.collector.requests import MOST_LINES, Frugal, whole_message
+from wirelag import _kernels
+from wirelag.collector.requests import MOST_LINES, Frugal
 from wirelag.transport.http import MEDIA_TYPE
 
 MIB = 1 << 20
@@ -111,12 +116,16 @@ USUAL = (
 )
 
 
+def head_of(data: bytes) -> tuple[str, str, str, int] | None:
+    found = _kernels.message_head(data, MEDIA_TYPE)
+    assert found == naive.message_head(data, MEDIA_TYPE)
+    return found
+
+
 def test_a_message_as_agents_send_it_takes_the_short_way() -> None:
-    found = whole_message(USUAL)
-    assert found is not None
-    headers, body = found
-    assert body == b"WLAG"
-    assert headers["authorization"] == "Bearer x"
+    assert head_of(USUAL) == ("x", "1", "", len(USUAL) - 4)
+    asked = USUAL.replace(b"Wirelag-Run", b"WIRELAG-ASK: 3-4\r\nwirelag-run").replace(b"Bearer x", b"beareR a b")
+    assert head_of(asked) == ("a b", "1", "3-4", len(asked) - 4)
 
 
 @pytest.mark.parametrize(
@@ -137,9 +146,24 @@ def test_a_message_as_agents_send_it_takes_the_short_way() -> None:
         (b"Content-Length: 4", b"Content-Length: 3"),  # more than it
         (b"Content-Length: 4", b"Content-Length: +4"),
         (b"Content-Length: 4", b"Content-Length: 04"),
+        (b"Content-Length: 4", b"Content-Length: 18446744073709551620"),  # 4, modulo 2^64
+        (b"Content-Length: 4", b"X: 4"),
+        (b"Bearer x", b"Basic x"),
+        (b"Bearer x", b"Bearer"),
+        (b"Bearer x", b"Bearer  x"),
+        (b"Bearer x", b"Bearer x "),
+        (b"Bearer x", b"Bearer \xe4"),
+        (b"Authorization: Bearer x\r\n", b""),
+        (b"vnd.wirelag.message", b"json"),
         (b"\r\n\r\n", b"\r\n"),
     ],
 )
 def test_what_is_not_exactly_like_that_takes_the_long_way(part: bytes, instead: bytes) -> None:
     assert part in USUAL
-    assert whole_message(USUAL.replace(part, instead)) is None
+    assert head_of(USUAL.replace(part, instead)) is None
+
+
+@given(st.lists(EDITS, max_size=3))
+def test_any_request_is_read_as_the_plain_twin_reads_it(edits: list[tuple[int, int, bytes]]) -> None:
+    words = b"\r\n", b": ", b" ", b"Host: b\r\n", b"\0", b"\xff", b"4", b"Wirelag-Ask: 1\r\n"
+    head_of(edited(USUAL, edits, words))

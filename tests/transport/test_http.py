@@ -3,11 +3,13 @@
 import asyncio
 import gc
 import socket
+from collections.abc import AsyncIterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import Response
 
 from tests.support.transport_peers import (
     POINT,
@@ -21,11 +23,11 @@ from tests.support.transport_peers import (
     taking,
 )
 from tests.support.waiting import PATIENCE_S
-from wirelag.protocol.messages import decode, encode
+from wirelag.protocol.messages import Opened, decode, encode
 from wirelag.transport import Address, Unreachable, sender
 from wirelag.transport.http import FRAME, MEDIA_TYPE
 from wirelag.transport.http_asks import Asks, AsksReply
-from wirelag.transport.http_inbox import HttpInbox
+from wirelag.transport.http_inbox import Caller, HttpInbox
 from wirelag.transport.outbox import Outbox
 from wirelag.transport.quotas import Quotas
 from wirelag.transport.spool import Spool
@@ -136,6 +138,44 @@ def test_a_message_that_is_never_accepted_is_not_repeated_endlessly(tmp_path: Pa
             spool.close()
 
     run(work())
+
+
+def test_a_connection_is_known_by_its_last_token_while_tokens_stay_the_same() -> None:
+    async def work() -> None:
+        inbox, caller, replies = HttpInbox({TOKEN: POINT}), Caller(None, None), list[Response]()
+        admitted = list[str | None]()
+        inbox._admit = lambda caller, point: not admitted.append(point)
+
+        def direct(token: str) -> bool:
+            return inbox.direct(caller, token, "", "", Opened(encode(message(1))), replies.append)
+
+        assert [direct(token) for token in (TOKEN, TOKEN[:-1], "", TOKEN)] == [True, False, False, True]
+        assert admitted == [POINT]
+        inbox.use({TOKEN + "x": POINT})
+        assert not direct(TOKEN)
+        assert direct(TOKEN + "x")
+        inbox.use({TOKEN + "x": "another"})
+        assert not direct(TOKEN + "x")
+        waiting = [one async for one in first(inbox.messages(), 3)]
+        await waiting[1][1]()
+        held = [len(one.data) for one in inbox._patient]
+        assert held == [
+            len(waiting[0][0]),
+            0,
+            len(waiting[2][0]),
+        ]  # what is stored takes no memory behind one that waits
+        await waiting[0][1]()
+        await waiting[0][1](False)  # its fate is told once
+        await waiting[2][1](False)
+        assert [one.status_code for one in replies] == [204, 204, 503]
+        assert inbox.held == 0
+
+    run(work())
+
+
+async def first(messages: AsyncIterator[Any], count: int) -> AsyncIterator[Any]:
+    for _ in range(count):
+        yield await anext(messages)
 
 
 def test_a_collector_that_reads_nothing_holds_little() -> None:

@@ -7,6 +7,7 @@ few messages, and the wait of GATHER_S is lost in the work. At a small site none
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Final, Generic, TypeVar
 
 BATCH: Final = 256  # messages per commit
@@ -21,15 +22,27 @@ class Batches(Generic[T]):
     """What has come, in order."""
 
     def __init__(self) -> None:
-        self.arrived: asyncio.Queue[T] = asyncio.Queue(4 * BATCH)
+        self._arrived: deque[T] = deque()
+        self._some = asyncio.Event()
         self._pace = 0.0
+
+    @property
+    def are_full(self) -> bool:
+        """Whether enough wait, so that others are better left where they are."""
+        return len(self._arrived) >= 4 * BATCH
+
+    def add(self, one: T) -> None:
+        """Put it at the end."""
+        self._arrived.append(one)
+        self._some.set()
 
     async def next(self) -> list[T]:
         """The next batch, of at least one."""
-        batch = [await self.arrived.get()]
+        while not self._arrived:
+            self._some.clear()
+            await self._some.wait()
         if self._pace > FEW:
             await asyncio.sleep(GATHER_S)
-        while len(batch) < BATCH and not self.arrived.empty():
-            batch.append(self.arrived.get_nowait())
+        batch = [self._arrived.popleft() for _ in range(min(BATCH, len(self._arrived)))]
         self._pace = max(len(batch), _FADING * self._pace)
         return batch

@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from wirelag.collector.connections import Visitors
 from wirelag.transport.audit import Audit
+from wirelag.transport.http_inbox import Caller
 from wirelag.transport.notices import Notices
 
 
@@ -21,7 +22,7 @@ class Desk:
         """Note a login at the page."""
         self._audit.say("login", source=_source(request), scope=scope)
 
-    def admit(self, request: Request, point: str | None, reads: bool = False) -> bool:
+    def admit(self, request: Request | Caller, point: str | None, reads: bool = False) -> bool:
         """Note a right token; False if its point, or the address of one that only `reads`, has too many connections."""
         peer = request.client
         admitted = self._visitors.known(None if peer is None else (peer.host, peer.port), point, reads)
@@ -39,7 +40,7 @@ class Desk:
         self._audit.say("refused", source=source, sent="no certificate that is accepted")
         self._notices.say("refused certificates", source, f"{source}: refused, it sent no certificate of client_ca")
 
-    def refused(self, request: Request, what: str = "a wrong token") -> None:
+    def refused(self, request: Request | Caller, what: str = "a wrong token") -> None:
         """Count a refusal; log it with its source, unless no token was given: browsers ask like that at first."""
         kind = "a token of another scope" if what.startswith("a token of scope") else what
         self._counted[f"refused: {kind}"] += 1
@@ -49,5 +50,5 @@ class Desk:
             self._notices.say("refused tokens", f"{source} {what}", f"{source}: refused, it sent {what}")
 
 
-def _source(request: Request) -> str:
+def _source(request: Request | Caller) -> str:
     return "unknown" if request.client is None else request.client.host

@@ -151,11 +151,11 @@ class Collector:
 
     async def _receive(self, inbox: Inbox) -> None:
         async for data, acknowledge in inbox.messages():
-            while self._queued and self._queued + len(data) > MOST_QUEUED:
+            while self._batches.are_full or (self._queued and self._queued + len(data) > MOST_QUEUED):
                 self._taken.clear()
                 await self._taken.wait()
             self._queued += len(data)
-            await self._batches.arrived.put((data, acknowledge, inbox))
+            self._batches.add((data, acknowledge, inbox))
 
     async def _work(self) -> None:
         while True:

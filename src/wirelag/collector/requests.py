@@ -11,20 +11,19 @@ them, and a request has few lines before its body. Each turn of a connection rea
 from __future__ import annotations
 
 import asyncio
-import re
-from functools import partial
 from typing import Any, Final
 
 import h11
 from starlette.datastructures import Address
-from starlette.requests import Request
 from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
+from wirelag import _kernels
 from wirelag.collector.certificates import points_of
 from wirelag.collector.connections import Visitors
-from wirelag.transport.http import ASK_HEADER, RUN_HEADER
-from wirelag.transport.http_inbox import HttpInbox
+from wirelag.protocol.messages import Opened
+from wirelag.transport.http import MEDIA_TYPE
+from wirelag.transport.http_inbox import TAKEN, Caller, HttpInbox
 
 MOST_HEADERS: Final = 16 << 10  # bytes of a request before its body,
 MOST_LINES: Final = 100  # and lines
@@ -67,57 +66,31 @@ class Frugal(h11.Connection):
         raise h11.RemoteProtocolError(_REFUSED[status])
 
 
-Headers = dict[str, str]
-_LINE: Final = b"POST /v1/messages HTTP/1.1"
-_PATH: Final = "/v1/messages"
-_USUAL: Final = frozenset(
-    name.lower() for name in ("Host", "Authorization", "Content-Type", "Content-Length", RUN_HEADER, ASK_HEADER)
-)
-_LINES: Final = re.compile(rb"(?:\r\n[!-9;-~]+: [!-~]+(?: [!-~]+)*)+")  # no control characters, no spaces at the ends
 _NO_CONTENT: Final = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 
-def whole_message(data: bytes) -> tuple[Headers, bytes] | None:
-    """The headers and the body of a message that is whole and as agents send it; else None."""
-    if not data.startswith(_LINE):
-        return None
-    end = data.find(b"\r\n\r\n")
-    if end < 0 or not _LINES.fullmatch(data, len(_LINE), end):
-        return None
-    lines = data[len(_LINE) + 2 : end].decode("ascii").split("\r\n")
-    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-    if len(headers) != len(lines) or not headers.keys() <= _USUAL or "host" not in headers:
-        return None
-    body = data[end + 4 :]
-    return (headers, body) if headers.get("content-length") == str(len(body)) else None
-
-
 def _in_bytes(response: Response) -> bytes:
-    if response.status_code == 204:
+    if response is TAKEN:
         return _NO_CONTENT
     phrase = STATUS_PHRASES[response.status_code]
     lines = [b"HTTP/1.1 %d " % response.status_code + phrase, *(b": ".join(one) for one in response.raw_headers)]
     return b"\r\n".join([*lines, b"", bytes(response.body)])
 
 
-class Plain(Request):
-    """A request of the short way: headers and address are looked up as they are."""
-
-    headers: Headers = {}  # type: ignore[assignment]  # noqa: RUF012
-    client: Address | None = None
-
-    def __init__(self, scope: dict[str, Any], headers: Headers, client: Address) -> None:
-        self.scope, self.headers, self.client = scope, headers, client
-
-
 class Short:
     """A request that takes the short way, as the server's other parts see it."""
 
+    __slots__ = ("disconnected", "keep_alive", "protocol", "response_complete")
     message_event: Final = asyncio.Event()  # it is never waited for
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: NamedProtocol) -> None:
+        self.protocol = protocol
         self.response_complete = self.disconnected = False
         self.keep_alive = True
+
+    def reply(self, response: Response) -> None:
+        """Send the response, which ends it."""
+        self.protocol.end(self, response)
 
 
 class NamedProtocol(H11Protocol):
@@ -132,6 +105,7 @@ class NamedProtocol(H11Protocol):
         self._short: Short | None = None  # the request that takes it now,
         self._next = b""  # and what has come after it
         self._replied_s = 0.0  # when the last one had its reply
+        self._caller = Caller(None, None)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Note who connects; the handshake is over."""
@@ -141,6 +115,7 @@ class NamedProtocol(H11Protocol):
         points = points_of(transport.get_extra_info("ssl_object"))
         self.app_state = {**self.app_state, "points": points, "part": self.part}
         if self.client is not None:
+            self._caller = Caller(Address(*self.client), points)
             self._visitors.met(self.client)
 
     def data_received(self, data: bytes) -> None:
@@ -151,29 +126,25 @@ class NamedProtocol(H11Protocol):
             return
         if (
             self._inbox is None
+            or self.client is None
+            or (head := _kernels.message_head(data, MEDIA_TYPE)) is None
             or self.conn.their_state is not h11.IDLE
             or self.conn.trailing_data[0]
-            or (message := whole_message(data)) is None
-            or not self._take(*message)
+            or not self._take(self._inbox, data, *head)
         ):
             super().data_received(data)
 
-    def _take(self, headers: Headers, body: bytes) -> bool:
+    def _take(self, inbox: HttpInbox, data: bytes, token: str, run: str, ask: str, place: int) -> bool:
         """Hand a message to the inbox; False if it must take the long way."""
-        assert self._inbox is not None
-        if self.client is None:
-            return False
-        scope = {"type": "http", "state": self.app_state, "path": _PATH}
-        request = Plain(scope, headers, Address(*self.client))
-        short = self._short = Short()
+        short = self._short = Short(self)
         before, self.cycle = self.cycle, short  # type: ignore[assignment]
-        if not self._inbox.direct(request, body, partial(self._reply, short)):
+        if not inbox.direct(self._caller, token, run, ask, Opened(memoryview(data)[place:]), short.reply):
             self._short, self.cycle = None, before
             return False
         return True
 
-    def _reply(self, short: Short, response: Response) -> None:
-        """Send a response, and go on with what has come meanwhile."""
+    def end(self, short: Short, response: Response) -> None:
+        """Send a response of the short way, and go on with what has come meanwhile."""
         self._short, short.response_complete = None, True
         if short.disconnected or self.transport.is_closing():
             return

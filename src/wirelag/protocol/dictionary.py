@@ -37,11 +37,13 @@ KNOWN: Final = (
 
 
 _press: Final = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=KNOWN)
+_light: Final = zlib.compressobj(9, zlib.DEFLATED, -13, 5, zdict=KNOWN)  # of 48 kB, not 268: a copy is made in no time,
+_SHORT: Final = 4096  # and its window holds the dictionary and this much text
 
 
 def shorten(text: bytes) -> bytes:
     """Raw deflate with the preset dictionary."""
-    press = _press.copy()  # it has read the dictionary
+    press = (_light if len(text) <= _SHORT else _press).copy()  # it has read the dictionary
     return press.compress(text) + press.flush()
 
 

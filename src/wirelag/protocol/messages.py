@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
-import marshal
 import math
 import struct
 import zlib
@@ -24,6 +23,7 @@ from typing import Any, Final, Literal, get_args, get_type_hints
 
 import numpy as np
 
+from wirelag import _kernels
 from wirelag.codec import MOST_COUNT, array_of, from_json, number_of, pack, split_fields, to_json, together
 from wirelag.errors import WirelagError
 from wirelag.packets.interval import Interval
@@ -202,7 +202,10 @@ def peek(data: bytes, most: int = MOST_BYTES) -> Message:
 class Opened(bytes):
     """The bytes of a message, with what was found at its beginning: `decode` need not parse that again."""
 
-    found: tuple[Message, Any, int] | None = None  # the message without records, all names, where these end
+    found: Beginning | None = None
+
+
+Beginning = tuple[Message, bytes | list[Any], int]  # without records; their names, perhaps as JSON; where these end
 
 
 def _decode(data: bytes, most: int, *, whole: bool) -> Message:
@@ -233,12 +236,14 @@ def _parts(data: bytes, most: int, whole: bool) -> Message:
     message, names, end = found
     if not whole:
         return message
-    if len(names) - 1 > MOST_RECORDS:
-        raise ValueError(f"has {len(names) - 1} records, more than {MOST_RECORDS}")
-    return _with(message, together(names[1:], memoryview(data)[end:], max(_MOST_NAMES, most // 4)))
+    if isinstance(names, bytes):
+        names = from_json(names)
+    if len(names) > MOST_RECORDS:
+        raise ValueError(f"has {len(names)} records, more than {MOST_RECORDS}")
+    return _with(message, together(names, memoryview(data)[end:], max(_MOST_NAMES, most // 4)))
 
 
-def _beginning(data: bytes, most: int) -> tuple[Message, Any, int]:
+def _beginning(data: bytes, most: int) -> Beginning:
     start = _START.size + _LENGTH.size
     end = start + (_LENGTH.unpack_from(data, _START.size)[0] if start <= len(data) else most)
     if end > len(data):
@@ -246,8 +251,27 @@ def _beginning(data: bytes, most: int) -> tuple[Message, Any, int]:
     if zlib.crc32(memoryview(data)[_START.size :]) != _START.unpack_from(data)[2]:
         raise ValueError("is damaged: the checksum does not match")
     longest = min(max(_MOST_NAMES, _MOST_RATIO * (end - start)), max(_MOST_NAMES, most // 4))
-    names = from_json(lengthen(data[start:end], longest))
-    return _opening(names[0]), names, end
+    text = lengthen(data[start:end], longest)
+    if (usual := _usual(text)) is not None:
+        return *usual, end
+    names = from_json(text)
+    return _opening(names[0]), names[1:], end
+
+
+def _usual(text: bytes) -> tuple[Message, bytes] | None:
+    """An opening as `encode` writes it, and the names of the records as JSON; None if any of it is unusual.
+
+    Then the general way decides. What both decide is the same; of two faults either may be told.
+    """
+    if (found := _kernels.opening(text, MOST_TEXT, MOST_COUNT)) is None:
+        return None
+    kind, point, segment, place, terms, clock, seen, sent_ns, end = found
+    interval = Interval(*place)
+    if kind not in _TYPES or clock[2] not in _SOURCES or not 0 <= interval.length_ns <= MOST_LENGTH_NS:
+        return None
+    point, made = check_point(point), _terms(terms)
+    message = Message(kind, point, segment, interval, made, ClockReading(*clock), Seen(*seen), sent_ns=sent_ns)
+    return message, b"[" + text[end:]
 
 
 def _before(data: bytes, whole: bool) -> Message:
@@ -274,7 +298,7 @@ def _opening(plain: Record) -> Message:
         check_point(_text(plain["point"])),
         None if plain["segment"] is None else _text(plain["segment"]),
         interval,
-        _terms(plain["terms"]),
+        _terms(to_json(plain["terms"])),
         ClockReading(*clock),
         Seen(*seen),
         sent_ns=_integer(plain["sent_ns"]),
@@ -293,14 +317,13 @@ def _opening(plain: Record) -> Message:
     return message
 
 
-def _terms(plain: Record) -> Terms:
-    """Terms whose parameters have the types of the defaults, known words, and sizes within bounds.
+def _terms(text: bytes) -> Terms:
+    """Terms, of JSON, whose parameters have the types of the defaults, known words, and sizes within bounds.
 
-    A point repeats its terms: the last ones are kept, by bytes that tell types apart, since 1 and true are equal.
+    A point repeats its terms: the last ones are kept.
     """
-    text = marshal.dumps(plain, 2)
     if (known := _known_terms.get(text)) is None:
-        known = _new_terms(plain)
+        known = _new_terms(from_json(text))
         if len(text) <= _MOST_KEPT:
             if len(_known_terms) >= _KEPT_TERMS:
                 _known_terms.clear()

@@ -16,8 +16,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import partial
-from itertools import takewhile
+from hmac import compare_digest
 from typing import Any, Final, NamedTuple
 
 from wirelag.errors import MissingExtraError
@@ -28,6 +27,7 @@ from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
 
 try:
+    from starlette.datastructures import Address
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
@@ -42,6 +42,7 @@ _MOST_DOUBLED: Final = 100
 _HELD: Final = 2048  # bytes that a message takes besides its own
 
 
+Reply = Callable[[Response], None]
 TAKEN: Final = Response(status_code=204)
 _SECRET: Final = secrets.token_bytes(32)
 
@@ -55,17 +56,59 @@ def _by_digest(tokens: Mapping[str, str | None] | None) -> dict[bytes, str | Non
     return None if tokens is None else {_digest(token): point for token, point in tokens.items()}
 
 
-def _acknowledge(stored: asyncio.Future[bool | None], is_stored: bool | None = True) -> Awaitable[None]:
-    if not stored.done():
-        stored.set_result(is_stored)
-    return NOW
-
-
 class _Sender(NamedTuple):
     """Who sends: a point, if the token belongs to one; and whose share of memory it uses, else its address's."""
 
     point: str | None
     share: str
+
+
+class Caller:
+    """The other end of a connection, and the points that its certificate names; None: it has none.
+
+    It remembers the last token that was right, as long as tokens are the same.
+    """
+
+    __slots__ = ("_for", "_sender", "_token", "client", "points")
+
+    def __init__(self, client: Address | None, points: frozenset[str] | None) -> None:
+        self.client, self.points = client, points
+        self._token, self._for, self._sender = "", object(), _Sender(None, "")
+
+    @classmethod
+    def of(cls, request: Request) -> Caller:
+        """The one that a request came from."""
+        return cls(request.client, request.scope.get("state", {}).get("points"))
+
+    def last(self, token: str, shown: object) -> _Sender | None:
+        """Whom this token stands for, if it is the last one that was right."""
+        return self._sender if self._for is shown and compare_digest(token, self._token) else None
+
+    def remember(self, token: str, shown: object, sender: _Sender) -> None:
+        """Note a right token; a connection that was admitted once stays so."""
+        self._token, self._for, self._sender = token, shown, sender
+
+
+class _Waiting:
+    """A message that has come. It is told its fate once, by whoever acknowledges it or by the clock."""
+
+    __slots__ = ("_tell", "data", "until_s")
+
+    def __init__(self, data: bytes, tell: Callable[[bool | None], None], until_s: float) -> None:
+        self.data, self.until_s = data, until_s
+        self._tell: Callable[[bool | None], None] | None = tell
+
+    def __call__(self, is_stored: bool | None = True) -> Awaitable[None]:
+        """Acknowledge it, unless that was done."""
+        if (tell := self._tell) is not None:
+            self._tell, self.data = None, b""  # it may stand behind one that waits longer
+            tell(is_stored)
+        return NOW
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its sender no longer waits."""
+        return self._tell is None
 
 
 class HttpInbox:
@@ -85,8 +128,8 @@ class HttpInbox:
         patience_s: float = 30.0,
         quotas: Quotas | None = None,
         runs: Runs | None = None,
-        admit: Callable[[Request, str | None], bool] = lambda request, point: True,
-        refused: Callable[[Request, str], None] = lambda request, what: None,
+        admit: Callable[[Caller, str | None], bool] = lambda caller, point: True,
+        refused: Callable[[Caller, str], None] = lambda caller, what: None,
     ) -> None:
         """`admit`: whether the connection of a right token may stay. `refused` is told of wrong tokens, and more.
 
@@ -104,8 +147,9 @@ class HttpInbox:
         )  # an agent listens
         self.about: Callable[[str, list[str]], Mapping[str, Any]] = lambda point, segments: {}
         self._most, self.most_held, self._patience_s = most, most_held, patience_s
-        self._came: asyncio.Queue[tuple[bytes, asyncio.Future[bool | None]] | None] = asyncio.Queue()
-        self._patient: deque[tuple[float, asyncio.Future[bool | None]]] = deque()  # until when each is waited for
+        self._came: deque[_Waiting] = deque()
+        self._some = asyncio.Event()  # whether some have come, or none will any more
+        self._patient: deque[_Waiting] = deque()  # those whose senders wait, the one that gives up first in front
         self._waits = False  # whether a clock is set for them
         self._asks: dict[str, Asks] = {}
         self._runs = runs or Runs()
@@ -131,12 +175,14 @@ class HttpInbox:
 
     async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
         """Messages whose sender is still waiting; an agent that has given up will send again."""
-        while (came := await self._came.get()) is not None:
-            data, stored = came
-            if stored.done():
-                continue
-
-            yield data, partial(_acknowledge, stored)
+        while True:
+            while self._came:
+                if not (came := self._came.popleft()).is_over:
+                    yield came.data, came
+            if self._closed:
+                return
+            self._some.clear()
+            await self._some.wait()
 
     async def ask(self, point: str, data: bytes) -> None:
         """Queue a message until the agent fetches it; the oldest are dropped if too many wait."""
@@ -147,16 +193,16 @@ class HttpInbox:
     async def close(self) -> None:
         """Turn away all waiting requests."""
         self._closed = True
-        self._came.put_nowait(None)
+        self._some.set()
         for asks in self._asks.values():
             asks.wake()
 
     async def _take(self, request: Request) -> Response:
-        sender = self._who(request)
+        caller, sender = self._who(request)
         if sender is None:
-            return self._unauthorised(request)
-        if not self._admit(request, sender.point):
-            return self._no(429, "too many connections", "this point has too many connections")
+            return self._unauthorised(caller)
+        if not self._admit(caller, sender.point):
+            return self._crowded()
         if request.headers.get("content-type") != MEDIA_TYPE:
             return self._no(415, "garbage", f"the content type must be {MEDIA_TYPE}")
         length = request.headers.get("content-length", "")
@@ -169,7 +215,7 @@ class HttpInbox:
             return self._no(429, "over quota", "this point sends more than its quota")
         held: list[int] = []
         try:
-            return await self._store(request, sender, size, held)
+            return await self._store(request, caller, sender, size, held)
         finally:
             self._release(sender, sum(held))
 
@@ -194,30 +240,31 @@ class HttpInbox:
         if sender.point is not None:
             self._quotas.came(sender.point, size)
 
-    def _hold(self, sender: _Sender, size: int, held: list[int]) -> bool:
+    def _hold(self, sender: _Sender, size: int) -> bool:
         """Count bytes that have come; return whether there is room."""
         if not self._has_room(sender, size):
             return False
         self.held += size
         self._held_by[sender.share] += size
-        held.append(size)
         return True
 
     async def _body(self, request: Request, sender: _Sender, size: int, held: list[int]) -> bytes | Response:
         """The message, or the reply to a sender of too much."""
         parts, left = list[bytes](), size
-        if self._closed or not self._hold(sender, _HELD, held):
+        if self._closed or not self._hold(sender, _HELD):
             return self._no(503, "busy", "too many messages are waiting")
+        held.append(_HELD)
         async for part in request.stream():
             left -= len(part)
             if left < 0:
                 return self._no(400, "garbage", "it is longer than its length")
-            if not self._hold(sender, len(part), held):
+            if not self._hold(sender, len(part)):
                 return self._no(503, "busy", "too many messages are waiting")
+            held.append(len(part))
             parts.append(part)
         return b"".join(parts)
 
-    async def _store(self, request: Request, sender: _Sender, size: int, held: list[int]) -> Response:
+    async def _store(self, request: Request, caller: Caller, sender: _Sender, size: int, held: list[int]) -> Response:
         try:
             data = await asyncio.wait_for(self._body(request, sender, size, held), self._patience_s)
         except (TimeoutError, ClientDisconnect):
@@ -228,70 +275,78 @@ class HttpInbox:
             opening = await asyncio.to_thread(peek, data, self._most) if len(data) > _LONG else peek(data, self._most)
         except ValueError as error:
             return self._unread(error)
-        if (no := self._another(request, sender, opening.point) or self._twice(request, opening.point)) is not None:
+        run, ask = request.headers.get(RUN_HEADER, ""), request.headers.get(ASK_HEADER, "")
+        if (no := self._another(caller, sender, opening.point) or self._twice(caller, opening.point, run)) is not None:
             return no
         if sender.point is None and not await self._turn(opening.point, size):
             return self._no(429, "over quota", "this point sends more than its quota")
-        stored = self._pass_on(request, opening.point, data)
-        try:
-            is_stored: bool | None = await asyncio.wait_for(stored, self._patience_s)
-        except TimeoutError:
-            is_stored = None
-        return self._fate(is_stored)
+        fate: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
+        self._pass_on(opening.point, data, ask, lambda is_stored: None if fate.done() else fate.set_result(is_stored))
+        return self._fate(await fate)
 
-    def direct(self, request: Request, body: bytes, reply: Callable[[Response], None]) -> bool:
+    def direct(self, caller: Caller, token: str, run: str, ask: str, body: Opened, reply: Reply) -> bool:
         """Take a whole message at once, without a task of its own, and call `reply` when its fate is known.
 
         False, and nothing was counted, if it must wait for its turn or is not of the usual kind: then the other way
         decides. What both decide is the same.
         """
-        if self._tokens is None or self._closed or len(body) > _LONG:
+        size = _HELD + len(body)
+        if self._tokens is None or self._closed or not _HELD < size <= _HELD + _LONG:
             return False
-        if (sender := self._who(request)) is None or not body or request.headers.get("content-type") != MEDIA_TYPE:
+        known = caller.last(token, self._shown)
+        sender = known or self._sender(caller, token)
+        if sender is None or not self._has_room(sender, size):
             return False
-        body = Opened(body)
         try:
-            opening = peek(body, self._most)
+            point = peek(body, self._most).point
         except ValueError:
             return False
-        point, size = sender.point or opening.point, _HELD + len(body)
-        if sender.point not in (None, opening.point) or not self._has_room(sender, size):
+        if sender.point not in (None, point):
             return False
         if self._quotas.wait_s(point, 0 if sender.point is not None else len(body), 0.0) > 0:
             return False
-        if not self._admit(request, sender.point):
-            reply(self._no(429, "too many connections", "this point has too many connections"))
-            return True
-        if (no := self._another(request, sender, opening.point) or self._twice(request, opening.point)) is not None:
+        if known is None:
+            if not self._admit(caller, sender.point):
+                reply(self._crowded())
+                return True
+            caller.remember(token, self._shown, sender)
+        if (no := self._another(caller, sender, point) or self._twice(caller, point, run)) is not None:
             reply(no)
             return True
-        self._hold(sender, size, [])
-        stored = self._pass_on(request, opening.point, body)
+        self._hold(sender, size)
 
-        def known(stored: asyncio.Future[bool | None]) -> None:
+        def tell(is_stored: bool | None) -> None:
             self._release(sender, size)
-            reply(self._fate(None if stored.cancelled() else stored.result()))
+            reply(self._fate(is_stored))
 
-        stored.add_done_callback(known)
-        self._patient.append((stored.get_loop().time() + self._patience_s, stored))
-        self._wait()
+        self._pass_on(point, body, ask, tell)
         return True
+
+    def _pass_on(self, point: str, data: bytes, ask: str, tell: Callable[[bool | None], None]) -> None:
+        """Hand a message to the collector, and have `tell` called with its fate, when it is known or time is over."""
+        if ask and point in self._asks:
+            self._asks[point].answered(self._number_of(ask))
+        waiting = _Waiting(data, tell, asyncio.get_running_loop().time() + self._patience_s)
+        self._came.append(waiting)
+        self._some.set()
+        self._patient.append(waiting)
+        self._wait()
 
     def _wait(self) -> None:
         """Set one clock for all that wait, the first of them first."""
         patient = self._patient
-        while patient and patient[0][1].done():
+        while patient and patient[0].is_over:
             patient.popleft()
         if patient and not self._waits:
             self._waits = True
-            patient[0][1].get_loop().call_at(patient[0][0], self._give_up)
+            asyncio.get_running_loop().call_at(patient[0].until_s, self._give_up)
 
     def _give_up(self) -> None:
         """Wait no longer for those whose time is over."""
         self._waits = False
         now_s = asyncio.get_running_loop().time()
-        for _, stored in takewhile(lambda one: one[0] <= now_s, self._patient):
-            stored.cancel()
+        while self._patient and (self._patient[0].is_over or self._patient[0].until_s <= now_s):
+            self._patient.popleft()(None)
         self._wait()
 
     def _unread(self, error: ValueError) -> Response:
@@ -300,19 +355,9 @@ class HttpInbox:
             return self._no(503, "of an unknown version", f"it {error}")
         return self._no(400, "garbage", f"it {error}")
 
-    def _twice(self, request: Request, point: str) -> Response | None:
+    def _twice(self, caller: Caller, point: str, run: str) -> Response | None:
         """The reply to an agent that uses the name of another one."""
-        if self._runs.admits(point, request.headers.get(RUN_HEADER, "")[:64], time.monotonic()):
-            return None
-        return self._second(point, request)
-
-    def _pass_on(self, request: Request, point: str, data: bytes) -> asyncio.Future[bool | None]:
-        """Hand a message to the collector."""
-        if point in self._asks:
-            self._asks[point].answered(self._number_of(request.headers.get(ASK_HEADER, "")))
-        stored = asyncio.get_running_loop().create_future()
-        self._came.put_nowait((data, stored))
-        return stored
+        return None if self._runs.admits(point, run[:64], time.monotonic()) else self._second(point, caller)
 
     def _fate(self, is_stored: bool | None) -> Response:
         """The reply when a message was stored or not; None: it is not known yet."""
@@ -324,13 +369,13 @@ class HttpInbox:
         return TAKEN
 
     async def _give(self, request: Request) -> Response:
-        sender, point = self._who(request), request.path_params["point"]
+        (caller, sender), point = self._who(request), request.path_params["point"]
         if sender is None:
-            return self._unauthorised(request)
-        if (no := self._another(request, sender, point)) is not None:
+            return self._unauthorised(caller)
+        if (no := self._another(caller, sender, point)) is not None:
             return no
-        if not self._admit(request, sender.point):
-            return self._no(429, "too many connections", "this point has too many connections")
+        if not self._admit(caller, sender.point):
+            return self._crowded()
         asks = self._asks.setdefault(point, Asks()) if len(self._asks) < 1 << 16 else self._asks.get(point, Asks())
         asks.answered(self._number_of(request.query_params.get("after", "")))
         headers = {ASK_HEADER: self._life, "X-Accel-Buffering": "no"}
@@ -341,10 +386,10 @@ class HttpInbox:
 
     async def _tell(self, request: Request) -> Response:
         """What the collector knows of a point and these segments, for `wirelag agent --check`."""
-        sender, point = self._who(request), request.path_params["point"]
+        (caller, sender), point = self._who(request), request.path_params["point"]
         if sender is None:
-            return self._unauthorised(request)
-        if (no := self._another(request, sender, point)) is not None:
+            return self._unauthorised(caller)
+        if (no := self._another(caller, sender, point)) is not None:
             return no
         return JSONResponse(self.about(point, request.query_params.getlist("segment")[:MOST_ASKS]))
 
@@ -353,40 +398,46 @@ class HttpInbox:
         life, _, number = name.partition("-")
         return int(number[:20]) if life == self._life and number.isascii() and number.isdigit() else 0
 
-    def _another(self, request: Request, sender: _Sender, point: str) -> Response | None:
+    def _another(self, caller: Caller, sender: _Sender, point: str) -> Response | None:
         """The reply to a sender that is not this point, by its token or by its certificate."""
-        named: frozenset[str] | None = request.scope.get("state", {}).get("points")
         if sender.point not in (None, point):
             what, own = "token", f", {sender.point}"
-        elif named is not None and point not in named:
-            names = ", ".join(sorted(named))[:200] or "none, or may sign others (CA:TRUE)"
+        elif caller.points is not None and point not in caller.points:
+            names = ", ".join(sorted(caller.points))[:200] or "none, or may sign others (CA:TRUE)"
             what, own = "certificate", f": it names {names}"
         else:
             return None
-        self._refused(request, f"a {what} of another point")
+        self._refused(caller, f"a {what} of another point")
         return self._no(403, "unauthorised", f"the {what} belongs to another point{own}")
 
-    def _unauthorised(self, request: Request) -> Response:
-        self._refused(request, "a wrong token")
+    def _unauthorised(self, caller: Caller) -> Response:
+        self._refused(caller, "a wrong token")
         return self._no(401, "unauthorised", "the token is missing or wrong")
 
-    def _who(self, request: Request) -> _Sender | None:
-        """The sender, if it is authorised."""
-        address = "" if request.client is None else request.client.host
+    def _crowded(self) -> Response:
+        return self._no(429, "too many connections", "this point has too many connections")
+
+    def _who(self, request: Request) -> tuple[Caller, _Sender | None]:
+        """Who calls, and as which sender, if it is authorised."""
+        caller = Caller.of(request)
+        word, _, given = request.headers.get("authorization", "").partition(" ")
+        return caller, self._sender(caller, given.strip() if word.lower() == "bearer" else "")
+
+    def _sender(self, caller: Caller, token: str) -> _Sender | None:
+        """The sender that a token stands for; None if it is wrong."""
+        address = "" if caller.client is None else caller.client.host
         if self._tokens is None:
             return _Sender(None, address)
-        word, _, given = request.headers.get("authorization", "").partition(" ")
-        digest = _digest(given.strip())
-        if word.lower() != "bearer" or not given or digest not in self._tokens:
+        if not token or (digest := _digest(token)) not in self._tokens:
             return None
         point = self._tokens[digest]
         return _Sender(point, address if point is None else f"point {point}")
 
-    def _second(self, point: str, request: Request) -> Response:
+    def _second(self, point: str, caller: Caller) -> Response:
         """Refuse an agent that uses the name of another one that is running; told once for each point."""
         if point not in self._doubled and len(self._doubled) < _MOST_DOUBLED:
             self._doubled.add(point)
-            where = "an unknown address" if request.client is None else request.client.host
+            where = "an unknown address" if caller.client is None else caller.client.host
             print(
                 f"wirelag: two agents are called {point}: the one at {where}, which began later, is refused",
                 file=sys.stderr,
