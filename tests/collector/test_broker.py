@@ -24,7 +24,8 @@ from tests.support.waiting import PATIENCE_S, until
 from wirelag.estimators.lda import Lda
 from wirelag.protocol.messages import encode, peek
 from wirelag.transport import Address, Declined, sender
-from wirelag.transport.nats import Line, NatsInbox
+from wirelag.transport.nats import NatsInbox
+from wirelag.transport.nats_line import Line
 from wirelag.transport.nats_stalls import Stall
 
 

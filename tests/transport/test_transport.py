@@ -38,7 +38,8 @@ from wirelag.protocol.messages import decode, encode
 from wirelag.transport import Address, Refused, Unreachable, sender
 from wirelag.transport.http import HttpSender
 from wirelag.transport.http_inbox import HttpInbox
-from wirelag.transport.nats import NatsInbox, NatsSender, named, subject, token
+from wirelag.transport.nats import NatsInbox, NatsSender, named, subject
+from wirelag.transport.nats_line import token
 from wirelag.transport.nats_streams import ASKS, MESSAGES, STREAM
 from wirelag.transport.outbox import Outbox
 from wirelag.transport.spool import Spool

@@ -231,7 +231,7 @@ class Sharing:
         while True:
             text = await self._told.untold.get()
             with suppress(Unreachable):  # a page reads what it missed when it is loaded
-                await self._parts.line.say(NEWS, text, {"From": self._members.me})
+                await self._parts.line.say(NEWS, text.encode(), {"From": self._members.me})
 
     async def _hear(self) -> None:
         tries = pauses()

@@ -19,7 +19,7 @@ from typing import Final
 
 from wirelag.errors import MissingExtraError
 from wirelag.transport import Unreachable, pauses
-from wirelag.transport.nats import Line
+from wirelag.transport.nats_line import Line
 
 try:
     from nats.aio.msg import Msg
@@ -93,9 +93,9 @@ class Members:
             self._renewed_s.append(time.monotonic())
             gaps = sorted(later - sooner for sooner, later in pairwise(self._renewed_s)) or [0.0]
             with suppress(Unreachable):
-                await self._line.say(f"$KV.{BUCKET}.{self.me}", f"{PATIENCE * gaps[len(gaps) // 2]:.3f}")
+                await self._line.say(f"$KV.{BUCKET}.{self.me}", b"%.3f" % (PATIENCE * gaps[len(gaps) // 2]))
 
     async def leave(self) -> None:
         """End the lease at once."""
         with suppress(Unreachable):
-            await self._line.say(f"$KV.{BUCKET}.{self.me}", "", _DELETED)
+            await self._line.say(f"$KV.{BUCKET}.{self.me}", b"", _DELETED)

@@ -3,30 +3,26 @@
 Law: an agent keeps a message until the collector says that it has stored it, and sends it again until then. The broker
 only carries both: what it loses, whatever it had acknowledged, is sent again (stored.py). It keeps a message until the
 collector has acknowledged it. When its stream is full it accepts no more. It keeps a limited number of messages of each
-point, and accepts no more of that point: a flood of one does not stand before the messages of others. Every connection
-is checked before any secret is sent. So the library's own reconnecting is not used: it would accept plain text.
+point, and accepts no more of that point: a flood of one does not stand before the messages of others.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 import re
 import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from functools import partial
-from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from typing import Final
 
 from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, peek
-from wirelag.transport import Acknowledge, Address, Declined, Refused, Unreachable, pauses, reason
+from wirelag.transport import Acknowledge, Address, Declined, Refused, Unreachable, pauses
 from wirelag.transport.http import RUN_HEADER
+from wirelag.transport.nats_line import CLOSING_S, REFUSED, STORED, Line, hears, token
 from wirelag.transport.nats_stalls import Stall
 from wirelag.transport.quotas import Quotas
 from wirelag.transport.runs import Runs
@@ -34,11 +30,9 @@ from wirelag.transport.stored import Awaited, all_stored
 
 try:
     import nats.errors
-    from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.js.api import AckPolicy, ConsumerConfig
     from nats.js.client import JetStreamContext
-    from nats.js.errors import APIError, NoStreamResponseError
 
     from wirelag.transport.lease import Lease
     from wirelag.transport.nats_streams import (
@@ -48,7 +42,6 @@ try:
         MESSAGES,
         STREAM,
         TELL_HEADER,
-        StreamClient,
         bound,
         ensure,
     )
@@ -57,9 +50,6 @@ except ImportError:
 
 COLLECTOR: Final = "collector"
 _DAY_S: Final = 86400.0
-_TIMEOUT_S: Final = 5.0
-_PING_S: Final = 3  # a broker that misses two of these is dead: TCP itself waits for minutes
-_CLOSING_S: Final = 1.0  # after a failed handshake the library waits for ever
 _POLL_S: Final = 2.0  # interval of requests: a restarted broker may have forgotten who waits
 _AGAIN_S: Final = 10.0  # after which an unacknowledged message is repeated
 _NOT_STORED_S: Final = 1.0  # the same for a message that could not be stored; twice as long each time,
@@ -74,11 +64,6 @@ _MOST_TRIES: Final = 4  # deliveries of a message that cannot be stored, if its 
 _ASK_AGAIN_S: Final = 2.0  # the same for asks: the collector does not wait long for replies
 _MOST_SHOWN: Final = 200  # characters of a point's name in the log
 
-T = TypeVar("T")
-
-# The standard library warns whenever a connection that was upgraded to TLS ends.
-logging.getLogger("asyncio").addFilter(lambda record: "eof_received() has no effect" not in record.getMessage())
-
 
 def subject(kind: str, point: str) -> str:
     """The subject of messages of this type from, or for, a point; crossings take that of synopses, which they replace.
@@ -89,169 +74,11 @@ def subject(kind: str, point: str) -> str:
     return f"wirelag.{'synopsis' if kind == 'crossing' else kind}.{token(point)}"
 
 
-def token(point: str) -> str:
-    """A point's name as one word of a subject: all but letters, digits, _ and - become = and two hex digits."""
-    return re.sub(rb"[^A-Za-z0-9_-]", lambda byte: b"=%02X" % byte[0][0], point.encode()).decode()
-
-
 def named(word: str) -> str:
     """The point whose name is this word of a subject: the inverse of `token`; a word of none, if it cannot be shown."""
     plain = re.sub(rb"=([0-9A-F]{2})", lambda byte: bytes.fromhex(byte[1].decode()), word.encode())
     name = plain.decode(errors="replace")[:_MOST_SHOWN]
     return name if name.isprintable() else word[:_MOST_SHOWN]
-
-
-REFUSED, STORED = "refused", "stored"  # what a sender hears
-
-
-def hears(what: str, who: str) -> str:
-    """The subject on which a sender hears that it is refused, or what is stored; `who` as in subjects."""
-    return f"_INBOX.{who}.{what}"
-
-
-class Line:
-    """A connection that is made when needed, and again after a loss."""
-
-    def __init__(self, address: Address, name: str, told: Mapping[str, Callable[[str], None]] | None = None) -> None:
-        """`told`: by subject (`hears`), what is called with what collectors say about this name's messages."""
-        self._address = address
-        self._told = told or {}
-        self._context = address.context()
-        self._name = name
-        self._client: Client | None = None
-        self._lost = asyncio.Event()
-        self._turn = asyncio.Lock()
-        self._said = ""  # last error message of the broker
-        self._tries = random.randrange(1 << 16)  # any server of several first
-        self.closed = False
-
-    async def stream(self) -> JetStreamContext:
-        """The stream, ready to use; or Unreachable."""
-        async with self._turn:
-            if self.closed:
-                raise self.unreachable("closed")
-            if self._client is None or not self._client.is_connected:
-                await self._hang_up()
-                self._client = await self._connect()
-            return self._client.jetstream(timeout=_TIMEOUT_S)
-
-    async def say(self, where: str, text: str, headers: dict[str, str] | None = None) -> None:
-        """Send without waiting for an acknowledgement."""
-        await self.stream()
-        if self._client is not None:
-            await self.unless_lost(self._client.publish(where, text.encode(), headers=headers))
-
-    async def ask(self, where: str) -> None:
-        """Ask the broker itself for something, and wait for its reply, whatever it is."""
-        await self.stream()
-        if self._client is not None:
-            await self.unless_lost(self._client.request(where, timeout=_TIMEOUT_S))
-
-    async def subscribe(self, where: str, heard: Callable[[Msg], Awaitable[None]]) -> asyncio.Event:
-        """Hear what is said there, until the connection is lost: then the event is set."""
-        await self.stream()
-        if self._client is not None:
-            await self.unless_lost(self._client.subscribe(where, cb=heard))
-        return self._lost
-
-    @property
-    def max_payload(self) -> int:
-        """The largest message that the broker accepts."""
-        return self._client.max_payload if self._client else 0
-
-    async def unless_lost(self, action: Awaitable[T]) -> T:
-        """The result of `action`, or Unreachable as soon as the connection is lost."""
-        task = asyncio.ensure_future(action)
-        lost = asyncio.ensure_future(self._lost.wait())
-        try:
-            await asyncio.wait((task, lost), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise self.unreachable("the connection was lost")
-            return await task
-        except NoStreamResponseError:
-            raise self.unreachable("it has no wirelag stream yet; start the collector") from None
-        except APIError as error:
-            raise self.unreachable(str(error.description or error.code)) from None
-        except (nats.errors.Error, OSError, TimeoutError) as error:
-            raise self.unreachable(self._said or plain(error)) from None
-        finally:
-            task.cancel()
-            lost.cancel()
-            await asyncio.gather(task, lost, return_exceptions=True)
-
-    def unreachable(self, reason: str) -> Unreachable:
-        """An Unreachable with this reason."""
-        return Unreachable(f"{self._address.shown}: cannot use the NATS server there ({reason[:200]})")
-
-    async def close(self) -> None:
-        """Close permanently."""
-        self.closed = True
-        self._lost.set()
-        await self._hang_up()
-
-    async def _connect(self) -> Client:
-        client, self._lost, self._said = StreamClient(), asyncio.Event(), ""
-        lost = self._lost
-
-        async def end() -> None:
-            lost.set()
-
-        async def complain(error: Exception) -> None:
-            if not self._said or not isinstance(error, OSError):  # a broken pipe is a consequence, not the cause
-                self._said = plain(error)
-
-        def secret(part: int) -> str:
-            self._check_encrypted(client)
-            words = (self._address.secret or "").split(":", 1)
-            return words[part if len(words) > 1 else 0]
-
-        options: dict[str, Any] = {"tls": self._context} if self._context else {}
-        if ":" in (self._address.secret or ""):
-            options |= {"user": lambda: secret(0), "password": lambda: secret(1)}
-        elif self._address.secret:
-            options |= {"token": lambda: secret(0)}
-        urls = self._address.urls
-        parts, self._tries = urlsplit(urls[self._tries % len(urls)]), self._tries + 1
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        try:
-            await asyncio.wait_for(
-                client.connect(
-                    f"{parts.scheme}://{host}:{parts.port or 4222}",
-                    name=self._name,
-                    inbox_prefix=f"_INBOX.{token(self._name)}",  # so that replies can be hidden from others
-                    allow_reconnect=False,
-                    max_reconnect_attempts=1,
-                    reconnect_time_wait=0,
-                    connect_timeout=int(_TIMEOUT_S),
-                    ping_interval=_PING_S,
-                    max_outstanding_pings=2,
-                    disconnected_cb=end,
-                    closed_cb=end,
-                    error_cb=complain,
-                    **options,
-                ),
-                3 * _TIMEOUT_S,
-            )
-            self._check_encrypted(client)
-            for what, tell in self._told.items():
-                await client.subscribe(hears(what, token(self._name)), cb=partial(_heard, tell))
-        except (nats.errors.Error, OSError, TimeoutError) as error:
-            await _closed(client)
-            raise self.unreachable(self._said or plain(error)) from None
-        except BaseException:
-            await _closed(client)
-            raise
-        return client
-
-    def _check_encrypted(self, client: Client) -> None:
-        """Check encryption: the library upgrades to TLS only if the server requires it."""
-        if self._context is not None and not client._server_info.get("tls_required"):
-            raise nats.errors.SecureConnWantedError
-
-    async def _hang_up(self) -> None:
-        if self._client is not None:
-            await _closed(self._client)
-            self._client = None
 
 
 class NatsSender:
@@ -389,7 +216,7 @@ class NatsInbox:
             )
         self.counts["of a second agent"] += 1
         with suppress(Unreachable):  # it is told again
-            await self._line.say(hears(REFUSED, point), (message.headers or {}).get(RUN_HEADER, "")[:64])
+            await self._line.say(hears(REFUSED, point), (message.headers or {}).get(RUN_HEADER, "")[:64].encode())
         number = message.metadata.sequence.stream
         if number not in put_off and len(put_off) >= _MOST_PUT_OFF:
             self.counts["of a second agent, dropped"] += 1
@@ -407,7 +234,7 @@ class NatsInbox:
         """Close; `messages` ends too."""
         with suppress(Unreachable, TimeoutError):
             if not self._line.closed and self._said is None:
-                await asyncio.wait_for(self._lease.release(await self._line.stream()), _CLOSING_S)
+                await asyncio.wait_for(self._lease.release(await self._line.stream()), CLOSING_S)
         await self._line.close()
 
     async def _hold(self, context: JetStreamContext) -> None:
@@ -428,7 +255,10 @@ class NatsInbox:
             print(f"wirelag: {self._address.shown}: can be used again", file=sys.stderr, flush=True)
 
 
-async def _publish(line: Line, where: str, data: bytes, headers: dict[str, str] | None, shown: str) -> None:
+async def _publish(
+    line: Line, where: str, data: bytes, headers: dict[str, str] | None, shown: str, is_awaited: bool = True
+) -> None:
+    """Put a message into its stream, and wait for the broker's acknowledgement, if it is to be awaited."""
     stream = await line.stream()
     most = min(line.max_payload - HEADERS, MOST_BYTES)
     if len(data) > most:
@@ -436,7 +266,10 @@ async def _publish(line: Line, where: str, data: bytes, headers: dict[str, str] 
             f"{shown}: a message of {len(data)} bytes is too large for the NATS server there (at most {most}); "
             f"raise its max_payload, or choose shorter intervals"
         )
-    await line.unless_lost(stream.publish(where, data, headers=headers))
+    if is_awaited:
+        await line.unless_lost(stream.publish(where, data, headers=headers))
+    else:
+        await line.say(where, data, headers)
 
 
 async def _consume(
@@ -458,12 +291,7 @@ async def _consume(
             if stream == STREAM:
                 for each in (MESSAGES, ASKED):
                     await line.unless_lost(ensure(context, each))
-            consumer = ConsumerConfig(
-                durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=again_s, max_ack_pending=_MOST_PENDING
-            )
-            if only is not None:
-                consumer.filter_subject, consumer.inactive_threshold = only, _DAY_S  # agents may disappear
-            await line.unless_lost(context.add_consumer(stream, consumer))
+            await line.unless_lost(context.add_consumer(stream, _consumer(name, only, again_s)))
             pulled = await line.unless_lost(context.pull_subscribe_bind(name, stream))
             complain(None)
             stall = Stall(line, stream, name) if stream == STREAM else None  # an agent may not look
@@ -482,6 +310,15 @@ async def _consume(
                 await asyncio.sleep(next(tries))
 
 
+def _consumer(name: str, only: str | None, again_s: float) -> ConsumerConfig:
+    found = ConsumerConfig(
+        durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=again_s, max_ack_pending=_MOST_PENDING
+    )
+    if only is not None:
+        found.filter_subject, found.inactive_threshold = only, _DAY_S  # agents may disappear
+    return found
+
+
 async def _next(pulled: JetStreamContext.PullSubscription) -> Msg | None:
     try:
         return (await pulled.fetch(1, _POLL_S))[0]
@@ -497,40 +334,28 @@ def _of_another(message: Msg) -> bool:
         return False  # garbage is counted elsewhere
 
 
-def _acknowledger(message: Msg, who: str | None = None) -> Acknowledge:
-    """`who` hears that it is stored, if it wants to; what is not stored soon is then left to it."""
+def _acknowledger(
+    message: Msg, who: str | None = None, tell: Callable[[Msg, str, str], Awaitable[None]] | None = None
+) -> Acknowledge:
+    """`who` hears that it is stored, if it wants to; what is not stored soon is then left to it.
+
+    `tell`: another way to say so.
+    """
     name = (message.headers or {}).get(TELL_HEADER) if who is not None else None
 
     async def acknowledge(is_stored: bool | None = True) -> None:
         with suppress(nats.errors.Error):  # if it is lost, the message is repeated
-            tries = message.metadata.num_delivered or 1
-            if is_stored is False and (name is None or tries < _MOST_TRIES):
-                await message.nak(delay=min(_MOST_NOT_STORED_S, _NOT_STORED_S * 2 ** min(tries - 1, 10)))
-                return
+            if is_stored is False:
+                tries = message.metadata.num_delivered or 1
+                if name is None or tries < _MOST_TRIES:
+                    await message.nak(delay=min(_MOST_NOT_STORED_S, _NOT_STORED_S * 2 ** min(tries - 1, 10)))
+                    return
             await message.ack()
             if is_stored and name is not None:
-                await message._client.publish(hears(STORED, str(who)), name.encode())
+                await (tell or _tell)(message, str(who), name)
 
     return acknowledge
 
 
-async def _heard(tell: Callable[[str], None], message: Msg) -> None:
-    tell(message.data.decode(errors="replace"))
-
-
-async def _closed(client: Client) -> None:
-    with suppress(nats.errors.Error, OSError, TimeoutError):
-        await asyncio.wait_for(client.close(), _CLOSING_S)
-    for subscription in client._subs.values():  # created while the library was closing; it does not end these
-        if (task := subscription._wait_for_msgs_task) is not None:
-            task.cancel()
-
-
-def plain(error: Exception) -> str:
-    """The library's message, without its name."""
-    if isinstance(error, nats.errors.SecureConnWantedError):
-        return "it does not speak TLS"
-    if isinstance(error, OSError | TimeoutError):
-        return reason(error)
-    text = str(error).removeprefix("nats: ").strip("'") or type(error).__name__
-    return "".join(filter(str.isprintable, text.partition("\n")[0]))
+async def _tell(message: Msg, who: str, names: str) -> None:
+    await message._client.publish(hears(STORED, who), names.encode())

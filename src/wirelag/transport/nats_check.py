@@ -8,7 +8,8 @@ from typing import Final
 
 from wirelag.errors import MissingExtraError
 from wirelag.transport import Address, Unreachable
-from wirelag.transport.nats import COLLECTOR, Line, plain
+from wirelag.transport.nats import COLLECTOR
+from wirelag.transport.nats_line import Line, plain
 from wirelag.transport.nats_streams import ASKED, MESSAGES, STREAM
 
 try:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from wirelag.transport.nats import Line
+    from wirelag.transport.nats_line import Line
 
 SILENT_S: Final = 10.0
 

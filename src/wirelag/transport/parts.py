@@ -2,10 +2,11 @@
 
 Law: a message is acknowledged to its agent once every owner that it is for has said that it is stored. So both ends of
 a segment meet at one collector, whichever way they came in, and what the broker loses on the way its agent sends again.
-It has no name by which the broker drops repetitions, since the owner does. A partition has one consumer, which whoever
-owns it reads from: what a former owner had and did not acknowledge comes to the next one after _AGAIN_S, and what a
-former owner still reads it cannot store, and gives back. Memory is bounded: _MOST_HELD bytes of messages of each inbox
-wait for their owners, and others wait where they are.
+It has no name by which the broker drops repetitions, since the owner does, and the broker's own acknowledgement is
+awaited only where that word did not come: it would say why. A partition has one consumer, which whoever owns it reads
+from: what a former owner had and did not acknowledge comes to the next one after _AGAIN_S, and what a former owner
+still reads it cannot store, and gives back. Memory is bounded: _MOST_HELD bytes of messages of each inbox wait for
+their owners, and others wait where they are.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from typing import Final
 from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, UnknownVersion, peek
 from wirelag.protocol.sharing import parts_of
-from wirelag.transport import Acknowledge, Address, Inbox, Refused, Unreachable, pauses
+from wirelag.transport import Acknowledge, Address, Inbox, Refused, Unreachable
 from wirelag.transport.http import RUN_HEADER
 from wirelag.transport.http_inbox import HttpInbox
 from wirelag.transport.lease import Lease
 from wirelag.transport.nats import (
     _ASK_AGAIN_S,
-    STORED,
-    Line,
     NatsInbox,
     _acknowledger,
-    _consume,
+    _consumer,
     _publish,
+    _tell,
     subject,
-    token,
 )
+from wirelag.transport.nats_line import STORED, Line, token
+from wirelag.transport.nats_pull import pull
 from wirelag.transport.nats_stalls import Stall
 from wirelag.transport.nats_streams import ASKED, ASKS, HEADERS, MESSAGES, TELL_HEADER, ensure
 from wirelag.transport.quotas import Quotas
@@ -43,7 +44,6 @@ from wirelag.transport.runs import Runs
 from wirelag.transport.stored import Awaited, all_stored
 
 try:
-    import nats.errors
     from nats.aio.msg import Msg
     from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StreamConfig
     from nats.js.client import JetStreamContext
@@ -61,14 +61,12 @@ PARTED: Final = StreamConfig(
     max_msg_size=MOST_BYTES + HEADERS,
 )
 _AGAIN_S: Final = 3.0  # after which an unacknowledged message comes again
-_FETCH: Final = 64  # messages of a partition that are fetched at once,
-_PENDING: Final = 512  # and that wait for their acknowledgement
-_POLL_S: Final = 2.0
+_PENDING: Final = 512  # messages of a partition that wait for their acknowledgement
 _WAITING: Final = 1024  # messages that wait for the collector
-_FORWARDED: Final = 128  # messages under way to their partitions,
-_MOST_AWAITED: Final = 4096  # and of one inbox until their owners have stored them,
+_MOST_AWAITED: Final = 4096  # messages of one inbox until their owners have stored them,
 _MOST_HELD: Final = 64 << 20  # and their bytes
 _STORED_S: Final = 8.0  # how long the word of an owner is waited for; less than agents and brokers wait
+_SEVERAL: Final = "+"  # how names of messages begin of which several may be told at once: older collectors tell each
 
 
 class EntryInbox(NatsInbox):
@@ -96,10 +94,11 @@ class Parts:
 
     def __init__(self, address: Address, me: str, replicas: int = 1) -> None:
         self.counts: Counter[str] = Counter()
-        self._awaited, self._life, self._number = Awaited(), secrets.token_hex(8), 0
-        self.line = Line(address, me, {STORED: self._awaited.stored})
+        self._awaited, self._life, self._number = Awaited(), _SEVERAL + secrets.token_hex(8), 0
+        self.line = Line(address, me, {STORED: self._stored})
         self._me, self._address, self._replicas = token(me), address, replicas
-        self._room = asyncio.Semaphore(_FORWARDED)
+        self._doubted: set[int] = set()  # partitions from which no word came
+        self._untold: dict[str, list[str]] = {}  # by collector: names of messages that are stored here
         self._came: asyncio.Queue[tuple[bytes, Acknowledge] | None] = asyncio.Queue(_WAITING)
         self._readers: dict[int, asyncio.Task[None]] = {}
 
@@ -131,17 +130,18 @@ class Parts:
         try:
             opening = peek(data)
             with ExitStack() as stack:
-                words = []
-                for part in parts_of(opening.segment, opening.point, opening.type == "status"):
+                words, parts = [], parts_of(opening.segment, opening.point, opening.type == "status")
+                for part in parts:
                     self._number += 1
                     name = f"{self._life}-{self._number}"
                     words.append(stack.enter_context(self._awaited.expect(name)))
                     headers = {RUN_HEADER: self._me, TELL_HEADER: name}
                     where = f"wirelag.part.{part}.{opening.type}.{token(opening.point)}"
-                    async with self._room:
-                        await _publish(self.line, where, data, headers, self._address.shown)
+                    is_awaited = part in self._doubted
+                    await _publish(self.line, where, data, headers, self._address.shown, is_awaited)
                 self.counts["forwarded"] += 1
                 is_stored = await all_stored(words, _STORED_S)
+            self._doubted = self._doubted | set(parts) if is_stored is None else self._doubted - set(parts)
             self.counts["not stored in time"] += is_stored is None
         except UnknownVersion:
             self.counts["of an unknown version"] += 1
@@ -155,6 +155,10 @@ class Parts:
             self.counts["broker failed"] += 1
             is_stored = False
         await acknowledge(is_stored)
+
+    def _stored(self, names: str) -> None:
+        for name in names.split():
+            self._awaited.stored(name)
 
     # ---- out of them ----
 
@@ -189,22 +193,25 @@ class Parts:
         await asyncio.gather(*ended, return_exceptions=True)
 
     async def _read(self, name: str) -> None:
-        tries = pauses()
-        while True:
-            try:
-                context = await self.line.stream()
-                pulled = await self.line.unless_lost(context.pull_subscribe_bind(name, STREAM))
-                stall = Stall(self.line, STREAM, name)
-                while True:
-                    came = await self.line.unless_lost(_fetched(pulled))
-                    await stall.watch(bool(came))
-                    for message in came:
-                        who = (message.headers or {}).get(RUN_HEADER)
-                        await self._came.put((message.data, _acknowledger(message, who)))
-                    tries = pauses()
-            except Unreachable:
-                self.counts["broker failed"] += 1
-                await asyncio.sleep(next(tries))
+        def failed() -> None:
+            self.counts["broker failed"] += 1
+
+        await pull(self.line, STREAM, name, self._take, self.line.client, failed, Stall(self.line, STREAM, name))
+
+    async def _take(self, message: Msg) -> None:
+        who = (message.headers or {}).get(RUN_HEADER)
+        await self._came.put((message.data, _acknowledger(message, who, self._tell)))
+
+    async def _tell(self, message: Msg, who: str, name: str) -> None:
+        """Tell the collector that a message came from that it is stored, with all others that are stored now."""
+        if not name.startswith(_SEVERAL):
+            await _tell(message, who, name)
+            return
+        names = self._untold.setdefault(who, [])
+        names.append(name)
+        if len(names) == 1:
+            await asyncio.sleep(0)  # others are acknowledged at the same time
+            await _tell(message, who, " ".join(self._untold.pop(who)))
 
     async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
         """Messages of open partitions, without end."""
@@ -213,18 +220,22 @@ class Parts:
 
     async def ask(self, point: str, data: bytes) -> None:
         """Leave it with the broker, for the agent or for the collector that the agent is connected to."""
-        await _publish(self.line, subject("ask", point), data, None, self._address.shown)
+        await _publish(self.line, subject("ask", point), data, None, self._address.shown, is_awaited=False)
 
     @asynccontextmanager
     async def asks_for(self, inbox: HttpInbox, point: str) -> AsyncIterator[None]:
         """While an agent listens here, hand it the asks that any owner has left for it."""
 
-        async def pass_on() -> None:
-            async for message in _consume(self.line, ASKS, token(point), subject("ask", point), _ASK_AGAIN_S):
-                await inbox.ask(point, message.data)
-                await _acknowledger(message)()
+        async def give(message: Msg) -> None:
+            await inbox.ask(point, message.data)
+            await _acknowledger(message)()
 
-        passing = asyncio.create_task(pass_on())
+        async def prepare() -> None:
+            context = await self.line.stream()
+            consumer = _consumer(token(point), subject("ask", point), _ASK_AGAIN_S)
+            await self.line.unless_lost(context.add_consumer(ASKS, consumer))
+
+        passing = asyncio.create_task(pull(self.line, ASKS, token(point), give, prepare, lambda: None))
         try:
             yield
         finally:
@@ -237,10 +248,3 @@ class Parts:
         with suppress(asyncio.QueueFull):
             self._came.put_nowait(None)
         await self.line.close()
-
-
-async def _fetched(pulled: JetStreamContext.PullSubscription) -> list[Msg]:
-    try:
-        return await pulled.fetch(_FETCH, _POLL_S)
-    except nats.errors.TimeoutError:
-        return []
