@@ -56,17 +56,21 @@ def test_a_message_is_acknowledged_once_every_owner_has_stored_it(
         assert (info.state.messages, given.stored) == (2 * PARTS, [None, None])  # it drops no repetition of its own
         await stream.purge_stream(STREAM)
         monkeypatch.setattr("wirelag.transport.parts._STORED_S", PATIENCE_S)
-        await parts.open(range(PARTS))
+        other = Parts(Address(nats), "other")
+        await parts.open(range(PARTS // 2))
+        await other.open(range(PARTS // 2, PARTS))
         forwarding = asyncio.create_task(parts.forward(again))  # type: ignore[arg-type]
-        owner = parts.messages()
-        for left in range(2 * PARTS, 0, -1):
-            assert len(again.stored) < 2, left
-            came, acknowledge = await anext(owner)
-            assert came == MESSAGE
-            await acknowledge()
+        for owner in (parts.messages(), other.messages()):
+            for left in range(PARTS, 0, -1):
+                assert len(again.stored) < 2, left
+                came, acknowledge = await anext(owner)
+                assert came == MESSAGE
+                await acknowledge()
         await forwarding
         assert again.stored == [True, True]
+        assert parts.counts["forwarded"] == 3 * PARTS  # what it owns itself it keeps
         await parts.close()
+        await other.close()
 
     with fleet.broker(tmp_path / "nats") as nats:
         asyncio.run(asyncio.wait_for(run(nats), PATIENCE_S))
@@ -164,6 +168,37 @@ def test_a_consumer_gives_all_and_no_more_than_can_wait(tmp_path: Path, monkeypa
         pulling.cancel()
         await asyncio.gather(pulling, return_exceptions=True)
         await parts.close()
+
+    with fleet.broker(tmp_path / "nats") as nats:
+        asyncio.run(asyncio.wait_for(run(nats), PATIENCE_S))
+
+
+def test_an_ask_goes_to_wherever_its_agent_listens(tmp_path: Path) -> None:
+    """Without the broker if that is here; the last of two replies to an agent that ends ends it."""
+
+    class Heard:
+        def __init__(self) -> None:
+            self.asks = list[bytes]()
+
+        async def ask(self, point: str, data: bytes) -> None:
+            assert point == "A"
+            self.asks.append(data)
+
+    async def run(nats: str) -> None:
+        (here, mine), (there, theirs) = ((Parts(Address(nats), name), Heard()) for name in ("here", "there"))
+        await here.ensure()
+        async with here.asks_for(mine, "A"):  # type: ignore[arg-type]
+            async with here.asks_for(mine, "A"):  # type: ignore[arg-type]
+                await here.ask("A", b"1")
+            await here.ask("A", b"2")
+            assert mine.asks == [b"1", b"2"]  # at once
+        async with there.asks_for(theirs, "A"):  # type: ignore[arg-type]
+            await here.ask("A", b"3")
+            while theirs.asks != [b"3"]:
+                await asyncio.sleep(0.01)
+        assert mine.asks == [b"1", b"2"]
+        await here.close()
+        await there.close()
 
     with fleet.broker(tmp_path / "nats") as nats:
         asyncio.run(asyncio.wait_for(run(nats), PATIENCE_S))

@@ -5,7 +5,8 @@ a segment meet at one collector, whichever way they came in, and what the broker
 It has no name by which the broker drops repetitions, since the owner does, and the broker's own acknowledgement is
 awaited only where that word did not come: it would say why. A partition has one consumer, which whoever owns it reads
 from: what a former owner had and did not acknowledge comes to the next one after _AGAIN_S, and what a former owner
-still reads it cannot store, and gives back. Memory is bounded: _MOST_HELD bytes of messages of each inbox wait for
+still reads it cannot store, and gives back. What is for a partition that is open here does not go by way of the broker,
+nor does an ask for an agent that listens here. Memory is bounded: _MOST_HELD bytes of messages of each inbox wait for
 their owners, and others wait where they are.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Final
@@ -22,7 +23,7 @@ from typing import Final
 from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, UnknownVersion, peek
 from wirelag.protocol.sharing import parts_of
-from wirelag.transport import Acknowledge, Address, Inbox, Refused, Unreachable
+from wirelag.transport import NOW, Acknowledge, Address, Inbox, Refused, Unreachable
 from wirelag.transport.http import RUN_HEADER
 from wirelag.transport.http_inbox import HttpInbox
 from wirelag.transport.lease import Lease
@@ -101,6 +102,7 @@ class Parts:
         self._untold: dict[str, list[str]] = {}  # by collector: names of messages that are stored here
         self._came: asyncio.Queue[tuple[bytes, Acknowledge] | None] = asyncio.Queue(_WAITING)
         self._readers: dict[int, asyncio.Task[None]] = {}
+        self._listening: dict[str, list[HttpInbox]] = {}  # by point: once for each reply by which it reads asks here
 
     # ---- into them ----
 
@@ -132,6 +134,9 @@ class Parts:
             with ExitStack() as stack:
                 words, parts = [], parts_of(opening.segment, opening.point, opening.type == "status")
                 for part in parts:
+                    if part in self._readers:
+                        words.append(await self._here(data))
+                        continue
                     self._number += 1
                     name = f"{self._life}-{self._number}"
                     words.append(stack.enter_context(self._awaited.expect(name)))
@@ -139,7 +144,7 @@ class Parts:
                     where = f"wirelag.part.{part}.{opening.type}.{token(opening.point)}"
                     is_awaited = part in self._doubted
                     await _publish(self.line, where, data, headers, self._address.shown, is_awaited)
-                self.counts["forwarded"] += 1
+                    self.counts["forwarded"] += 1
                 is_stored = await all_stored(words, _STORED_S)
             self._doubted = self._doubted | set(parts) if is_stored is None else self._doubted - set(parts)
             self.counts["not stored in time"] += is_stored is None
@@ -155,6 +160,18 @@ class Parts:
             self.counts["broker failed"] += 1
             is_stored = False
         await acknowledge(is_stored)
+
+    async def _here(self, data: bytes) -> asyncio.Future[bool]:
+        """Hand a message to this collector; the result is whether it has stored it."""
+        word = asyncio.get_running_loop().create_future()
+
+        def acknowledge(is_stored: bool | None = True) -> Awaitable[None]:
+            if not word.done():
+                word.set_result(bool(is_stored))
+            return NOW
+
+        await self._came.put((data, acknowledge))
+        return word
 
     def _stored(self, names: str) -> None:
         for name in names.split():
@@ -220,6 +237,9 @@ class Parts:
 
     async def ask(self, point: str, data: bytes) -> None:
         """Leave it with the broker, for the agent or for the collector that the agent is connected to."""
+        if here := self._listening.get(point):
+            await here[0].ask(point, data)
+            return
         await _publish(self.line, subject("ask", point), data, None, self._address.shown, is_awaited=False)
 
     @asynccontextmanager
@@ -236,9 +256,14 @@ class Parts:
             await self.line.unless_lost(context.add_consumer(ASKS, consumer))
 
         passing = asyncio.create_task(pull(self.line, ASKS, token(point), give, prepare, lambda: None))
+        here = self._listening.setdefault(point, [])
+        here.append(inbox)
         try:
             yield
         finally:
+            here.pop()
+            if not here:
+                del self._listening[point]
             passing.cancel()
             await asyncio.gather(passing, return_exceptions=True)
 
