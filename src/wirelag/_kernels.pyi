@@ -552,13 +552,6 @@ def exact_sum(values: npt.NDArray[np.int64]) -> tuple[int, int]: ...
 def times_of(
     numbers: npt.NDArray[np.uint64], times_ns: npt.NDArray[np.int64], wanted: npt.NDArray[np.uint64], untold: int
 ) -> npt.NDArray[np.int64]: ...
-def rows_without(
-    rows: npt.NDArray[np.uint64],
-    numbers: npt.NDArray[np.uint64],
-    times_ns: npt.NDArray[np.int64],
-    fates: npt.NDArray[np.uint8],
-    seed: int,
-) -> npt.NDArray[np.uint64]: ...
 def pair(
     up_ids: npt.NDArray[np.uint64], down_ids: npt.NDArray[np.uint64], threads: int = 1
 ) -> tuple[
@@ -655,9 +648,31 @@ class RatelessEncoder:
 class RatelessDecoder:
     def __init__(self, seed: int, check_bits: int = 32, count_bits: int = 64) -> None: ...
     def add(self, difference: npt.NDArray[np.uint64]) -> bool: ...
+    def add_words(
+        self, up: npt.NDArray[np.uint64], down: npt.NDArray[np.uint64], number_bits: int, check_bits: int
+    ) -> bool: ...
     def found(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]: ...
     @property
     def symbols(self) -> int: ...
+
+# two points: an interval
+
+Fated: TypeAlias = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]
+
+def delay_sums(delays_ns: npt.NDArray[np.int64]) -> tuple[int, float, int, int]: ...
+def median(delays_ns: npt.NDArray[np.int64]) -> int: ...
+def row_totals(
+    counts: npt.NDArray[np.int64], sums_ns: npt.NDArray[np.int64], usable: npt.NDArray[np.bool_]
+) -> tuple[int, int, int, float]: ...
+def rows_apart(
+    up_rows: npt.NDArray[np.uint64],
+    down_rows: npt.NDArray[np.uint64],
+    up: Fated,
+    down: Fated,
+    base_ns: int,
+    seed: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]: ...
+def in_common(ids: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> bool: ...
 
 # queue
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
 from wirelag.clocks.fit import Clock
 from wirelag.report import QUANTILES, Report
 from wirelag.stats.distribution import Z95
@@ -28,7 +29,6 @@ Times = npt.NDArray[np.int64]
 
 CONTRADICTION: Final = 5.0  # standard errors between two estimates of one mean
 FEWEST_SINGLE: Final = 30  # single delays that can contradict sums
-FEW_SINGLE: Final = 64  # packets
 
 
 @dataclass(slots=True)
@@ -135,11 +135,12 @@ class Crossing:
     @classmethod
     def of_delays(cls, sent_ns: Times, delays_ns: Times, stands_for: int) -> Crossing:
         """Single delays, at least one, and nothing else."""
+        count, (sum_ns, variance, least_ns, most_ns) = len(delays_ns), _kernels.delay_sums(delays_ns)
         return cls(
-            moments=Moments.of_delays(delays_ns, stands_for),
+            moments=Moments.of(count, sum_ns, variance, count * stands_for),
             tail=DelaySample.of(sent_ns, delays_ns, stands_for),
-            min_ns=int(delays_ns.min()),
-            max_ns=int(delays_ns.max()),
+            min_ns=least_ns,
+            max_ns=most_ns,
         )
 
     def add(self, other: Crossing, with_tail: bool = True) -> None:
@@ -364,14 +365,10 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int, with_delays
     if up is None or down is None or not len(up) or not len(down):
         return
     up, down = level(up, down)
-    if len(up) + len(down) <= FEW_SINGLE and set(up.ids.tolist()).isdisjoint(down.ids.tolist()):  # sooner than joined
+    if not _kernels.in_common(up.ids, down.ids):  # as in most cases
         sent_here.single_up, seen_there.single_down = up, down
         return
-    stands_for = up.stands_for
-    found = join(up.ids, down.ids)
-    if found.only_upstream == len(up) and found.only_downstream == len(down):  # no id in common, as in most cases
-        sent_here.single_up, seen_there.single_down = up, down
-        return
+    stands_for, found = up.stands_for, join(up.ids, down.ids)
     sent_ns = up.times_ns[found.up_rows]
     delays_ns = down.times_ns[found.down_rows] - sent_ns
     up_rows, down_rows, unreal = found.up_rows, found.down_rows, 0

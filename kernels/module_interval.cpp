@@ -1,0 +1,216 @@
+/* What sums and a few packets of two points tell of an interval (moments.py, row_sums.py, delay_sample.py, crossing.py): for arrays
+ * so short that each step of numpy costs more than their values.
+ *
+ * Floats are rounded operation by operation, and added up in order: the twin (tests/oracles/interval.py) finds the same bits. Sums
+ * of integers are exact. */
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "arrays.hpp"
+#include "module.hpp"
+#include "numpy.hpp"
+
+extern "C" {
+#include "cache.h"
+#include "lda.h"
+}
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+constexpr size_t few_compared = 1 << 10; /* comparisons that take less time than sorting */
+
+/* The values of an array without gaps, of one dimension and the right type. */
+template <typename T> Column<T> values_of(nb::handle given, const char *name)
+{
+    Column<T> values;
+
+    if (!nb::try_cast(given, values, false))
+        throw std::invalid_argument(std::string(name) + ": must be a contiguous array of one dimension and the right type");
+    return values;
+}
+
+/* A sum of more than 64 bits, as a Python integer. */
+nb::object whole_number(__int128 sum)
+{
+    if (sum >= INT64_MIN && sum <= INT64_MAX)
+        return nb::int_(static_cast<s64>(sum));
+    return (nb::int_(static_cast<s64>(sum >> 64)) << nb::int_(64)) + nb::int_(static_cast<u64>(sum));
+}
+
+/* The sum of at least one delay, the variance around their mean, the shortest and the longest. A clock offset would use up the
+ * digits of a float: the first delay is subtracted from all. */
+nb::object delay_sums(nb::handle given)
+{
+    const auto delays_ns = values_of<s64>(given, "delays_ns");
+    const size_t count = delays_ns.shape(0);
+    const s64 *delay = delays_ns.data();
+    __int128 sum = 0;
+    double above = 0, squares = 0;
+
+    if (!count)
+        throw std::invalid_argument("there must be a delay");
+    s64 least = delay[0], most = delay[0];
+    const auto over_first = [&](size_t i) {
+        return static_cast<double>(static_cast<s64>(static_cast<u64>(delay[i]) - static_cast<u64>(delay[0])));
+    };
+    {
+        const Unlocked meanwhile(count);
+
+        for (size_t i = 0; i < count; i++) {
+            sum += delay[i];
+            least = std::min(least, delay[i]);
+            most = std::max(most, delay[i]);
+            above += over_first(i);
+        }
+        const double mean = above / static_cast<double>(count);
+        for (size_t i = 0; i < count; i++) {
+            const double apart = over_first(i) - mean;
+
+            squares += apart * apart;
+        }
+    }
+    return nb::make_tuple(whole_number(sum), squares / static_cast<double>(count), least, most);
+}
+
+/* The median of delays: the middle of the two in the middle, rounded towards 0; 0 of none. */
+s64 median(nb::handle given)
+{
+    const auto delays_ns = values_of<s64>(given, "delays_ns");
+    std::vector<s64> sorted(delays_ns.data(), delays_ns.data() + delays_ns.shape(0));
+
+    if (sorted.empty())
+        return 0;
+    const auto upper = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+    std::nth_element(sorted.begin(), upper, sorted.end());
+    const s64 lower = sorted.size() % 2 ? *upper : *std::max_element(sorted.begin(), upper);
+    return lower == *upper ? lower : static_cast<s64>((static_cast<double>(lower) + static_cast<double>(*upper)) / 2);
+}
+
+/* How many rows are usable, their packets, their summed delay, and the sum of (D_i - mean n_i)^2 / n_i over them. */
+nb::object row_totals(nb::handle given_counts, nb::handle given_sums, nb::handle given_usable)
+{
+    const auto counts = values_of<s64>(given_counts, "counts"), sums_ns = values_of<s64>(given_sums, "sums_ns");
+    const auto usable = values_of<bool>(given_usable, "usable");
+    const size_t count = counts.shape(0);
+    size_t rows = 0;
+    u64 used = 0;
+    __int128 sum = 0;
+    double squares = 0;
+
+    if (sums_ns.shape(0) != count || usable.shape(0) != count)
+        throw std::invalid_argument("each row has a count, a sum, and whether it is usable");
+    for (size_t i = 0; i < count; i++) {
+        if (!usable.data()[i])
+            continue;
+        if (counts.data()[i] <= 0)
+            throw std::invalid_argument("a usable row has packets");
+        rows++;
+        used += static_cast<u64>(counts.data()[i]);
+        sum += sums_ns.data()[i];
+    }
+    if (used) {
+        /* The integer part of the mean is split off, so that the rest keeps its digits. */
+        __int128 mean = sum / used, left = sum % used;
+
+        if (left < 0) {
+            mean--;
+            left += used;
+        }
+        const double part = static_cast<double>(static_cast<u64>(left)) / static_cast<double>(used);
+        for (size_t i = 0; i < count; i++) {
+            if (!usable.data()[i])
+                continue;
+            const u64 packets = static_cast<u64>(counts.data()[i]);
+            const s64 over = static_cast<s64>(static_cast<u64>(sums_ns.data()[i]) - static_cast<u64>(mean) * packets);
+            const double rest = static_cast<double>(over) - part * static_cast<double>(packets);
+
+            squares += rest * rest / static_cast<double>(packets);
+        }
+    }
+    return nb::make_tuple(rows, used, whole_number(sum), squares);
+}
+
+/* Rows (count, sum) of one point less its packets (number, time, fate) that are not paired. */
+std::vector<u64> without(nb::handle given_rows, const nb::tuple &packets, u64 seed)
+{
+    const auto rows = values_of<u64>(given_rows, "rows"), numbers = values_of<u64>(packets[0], "numbers");
+    const auto times_ns = values_of<s64>(packets[1], "times_ns");
+    const auto fates = values_of<u8>(packets[2], "fates");
+    std::vector<u64> left(rows.data(), rows.data() + rows.shape(0));
+    const u32 shifts[WL_LDA_BANKS] = {};
+    wl_lda kernel = {};
+
+    if (left.empty() || left.size() % 2 || left.size() >> 33)
+        throw std::invalid_argument("there must be 1 to 2^32 rows of two words");
+    if (times_ns.shape(0) != numbers.shape(0) || fates.shape(0) != numbers.shape(0))
+        throw std::invalid_argument("packets need a time and a fate each");
+    wl_lda_start(&kernel, seed, left.size() / 2, shifts, 1);
+    for (size_t i = 0; i < numbers.shape(0); i++) {
+        if (fates.data()[i] == WL_PAIRED)
+            continue;
+        const size_t place = 2 * static_cast<size_t>(wl_lda_place(&kernel, numbers.data()[i]));
+
+        left[place]--;
+        left[place + 1] -= static_cast<u64>(times_ns.data()[i]);
+    }
+    return left;
+}
+
+/* Packets and summed delays of rows (count, sum) at both points, less the packets (number, time, fate) that are not paired; and
+ * which rows then count alike, and any packets. `base_ns` is subtracted from each delay. */
+nb::object rows_apart(nb::handle up_rows, nb::handle down_rows, const nb::tuple &up, const nb::tuple &down, u64 base_ns, u64 seed)
+{
+    const std::vector<u64> mine = without(up_rows, up, seed), theirs = without(down_rows, down, seed);
+    const size_t count = mine.size() / 2;
+    s64 *packets, *sums_ns;
+    bool *usable;
+
+    if (theirs.size() != mine.size())
+        throw std::invalid_argument("both points must have the same number of rows");
+    nb::object made = nb::make_tuple(
+        unfilled_array<s64>(count, packets), unfilled_array<s64>(count, sums_ns), unfilled_array<bool>(count, usable));
+    for (size_t i = 0; i < count; i++) {
+        const u64 both = mine[2 * i];
+
+        packets[i] = static_cast<s64>(both);
+        sums_ns[i] = static_cast<s64>(theirs[2 * i + 1] - mine[2 * i + 1] - both * base_ns);
+        usable[i] = both == theirs[2 * i] && packets[i] > 0;
+    }
+    return made;
+}
+
+/* Whether two lists of ids have one in common. */
+bool in_common(nb::handle given, nb::handle given_others)
+{
+    const auto ids = values_of<u64>(given, "ids"), others = values_of<u64>(given_others, "others");
+    const u64 *begin = ids.data(), *end = begin + ids.shape(0);
+    const auto has = [](const u64 *first, const u64 *last) { return [=](u64 id) { return std::find(first, last, id) != last; }; };
+
+    if (!ids.shape(0) || !others.shape(0))
+        return false;
+    if (ids.shape(0) <= few_compared / others.shape(0))
+        return std::any_of(others.data(), others.data() + others.shape(0), has(begin, end));
+    std::vector<u64> sorted(begin, end);
+    std::sort(sorted.begin(), sorted.end());
+    return std::any_of(others.data(), others.data() + others.shape(0),
+        [&](u64 id) { return std::binary_search(sorted.begin(), sorted.end(), id); });
+}
+
+} // namespace
+
+void add_interval(nb::module_ &m)
+{
+    m.def("delay_sums", &delay_sums, "delays_ns"_a,
+        "The sum of delays, the variance around their mean, the shortest and the longest.");
+    m.def("median", &median, "delays_ns"_a, "The median of delays, rounded towards 0; 0 of none.");
+    m.def("row_totals", &row_totals, "counts"_a, "sums_ns"_a, "usable"_a,
+        "How many rows are usable, their packets, their summed delay, and the sum of (D_i - mean n_i)^2 / n_i over them.");
+    m.def("rows_apart", &rows_apart, "up_rows"_a, "down_rows"_a, "up"_a, "down"_a, "base_ns"_a, "seed"_a,
+        "Packets and summed delays of rows without the packets (number, time, fate) that are not paired, and which are usable.");
+    m.def("in_common", &in_common, "ids"_a, "others"_a, "Whether two lists of ids have one in common.");
+}

@@ -1,0 +1,69 @@
+"""The plain twin of `kernels/module_interval.cpp`: what sums and a few packets of two points tell of an interval.
+
+Floats are added up in order, and rounded as the kernel rounds them; integers have as many digits as they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.oracles.join import LDA, coin, scaled, signed
+
+Rows = Sequence[tuple[int, int]]  # count and sum of each
+Fated = Sequence[tuple[int, int, int]]  # number, time and fate of packets
+PAIRED = 0
+
+
+def delay_sums(delays_ns: Sequence[int]) -> tuple[int, float, int, int]:
+    """The sum, the variance, the shortest and the longest."""
+    above = [float(signed(one - delays_ns[0])) for one in delays_ns]
+    mean = added(above) / len(above)
+    apart = [one - mean for one in above]
+    return sum(delays_ns), added([one * one for one in apart]) / len(above), min(delays_ns), max(delays_ns)
+
+
+def added(values: Sequence[float]) -> float:
+    """The sum, rounded at each step: Python's own is more exact from 3.12 on."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+def median(delays_ns: Sequence[int]) -> int:
+    """The middle of the two in the middle, rounded towards 0."""
+    ordered = sorted(delays_ns) or [0]
+    lower, upper = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return lower if lower == upper else int((float(lower) + float(upper)) / 2)
+
+
+def row_totals(rows: Sequence[tuple[int, int, bool]]) -> tuple[int, int, int, float]:
+    """Of rows (count, sum, usable): how many are usable, their packets, their delay, and the squares between them."""
+    usable = [(count, sum_ns) for count, sum_ns, is_usable in rows if is_usable]
+    used, sum_ns = sum(count for count, _ in usable), sum(sum_ns for _, sum_ns in usable)
+    if not used:
+        return 0, 0, 0, 0.0
+    whole, left = divmod(sum_ns, used)
+    part = float(left) / float(used)
+    rest = [(float(signed(sum_ns - whole * count)) - part * float(count), float(count)) for count, sum_ns in usable]
+    return len(usable), used, sum_ns, added([one * one / count for one, count in rest])
+
+
+def rows_apart(
+    up: Rows, down: Rows, mine: Fated, theirs: Fated, base_ns: int, seed: int
+) -> list[tuple[int, int, bool]]:
+    """Count, summed delay above a base and usability of each row, without the packets that are not paired."""
+    found = []
+    for (sent, sent_ns), (came, came_ns) in zip(without(up, mine, seed), without(down, theirs, seed), strict=True):
+        count = signed(sent)
+        found.append((count, signed(came_ns - sent_ns - sent * base_ns), sent == came and count > 0))
+    return found
+
+
+def without(rows: Rows, packets: Fated, seed: int) -> list[tuple[int, int]]:
+    left = [list(row) for row in rows]
+    for number, time_ns, fate in packets:
+        if fate != PAIRED:
+            row = left[scaled(coin(number, seed, LDA), len(rows))]
+            row[0], row[1] = (row[0] - 1) % 2**64, (row[1] - time_ns) % 2**64
+    return [(count, sum_ns) for count, sum_ns in left]
