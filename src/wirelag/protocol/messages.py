@@ -15,9 +15,11 @@ import ipaddress
 import json
 import marshal
 import math
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Final, Literal, get_args, get_type_hints
@@ -43,6 +45,7 @@ _LENGTH: Final = struct.Struct("<I")  # length of the names
 _MOST_NAMES: Final = 1 << 16  # bytes of names and numbers that any message may have,
 _MOST_RATIO: Final = 32  # and beyond that, this many times its own bytes
 _MOST_FIELDS: Final = 64
+_COMMA: Final = ord(",")
 MOST_RECORDS: Final = 4096  # of one message: everything, and each class
 MOST_LENGTH_NS: Final = 24 * 3600 * 10**9  # of an interval
 MOST_TEXT: Final = 256  # characters: segments and classes, plain values of a status, reasons
@@ -57,6 +60,19 @@ _PLACE: Final = ("start_ns", "end_ns", "name")
 _KEPT_TERMS: Final = 512  # terms that are not checked again,
 _MOST_KEPT: Final = 4096  # and bytes of each
 _known_terms: dict[bytes, Terms] = {}
+_known_texts: dict[bytes, Terms] = {}  # the same by their JSON
+# An opening as `encode` writes it, without what few have: what is before its terms, and what is behind them.
+_WORD, _COUNT = rb'"([ !#-\[\]-~]*)"', rb"(0|[1-9][0-9]{0,18})"
+_BEFORE_TERMS: Final = re.compile(
+    rb'\[\{"type":"([a-z-]+)","point":%b,"segment":(?:null|%b),' % (_WORD, _WORD)
+    + rb'"interval":\{"start_ns":%b,"end_ns":%b,"name":(?:null|%b)\},"terms":' % (_COUNT, _COUNT, _COUNT)
+)
+_BEHIND: Final = b',"clock":{"synchronised":'
+_BEHIND_TERMS: Final = re.compile(
+    _BEHIND
+    + rb'(?:(true)|false),"error_ns":%b,"source":"([a-z]+)"\},"seen":\{"packets":%b,' % (_COUNT, _COUNT)
+    + rb'"unseen":%b,"covered_ns":%b,"captured":%b\},"sent_ns":%b\}(?=,\{|\]\Z)' % (_COUNT, _COUNT, _COUNT, _COUNT)
+)
 
 
 class UnknownVersion(ValueError):  # noqa: N818
@@ -202,7 +218,7 @@ def peek(data: bytes, most: int = MOST_BYTES) -> Message:
 class Opened(bytes):
     """The bytes of a message, with what was found at its beginning: `decode` need not parse that again."""
 
-    found: tuple[Message, Any, int] | None = None  # the message without records, all names, where these end
+    found: tuple[Message, Any, int] | None = None  # the message without records, their names, where these end
 
 
 def _decode(data: bytes, most: int, *, whole: bool) -> Message:
@@ -230,12 +246,12 @@ def _parts(data: bytes, most: int, whole: bool) -> Message:
             data.found = found
     else:
         found = data.found
-    message, names, end = found
+    message, records, end = found
     if not whole:
         return message
-    if len(names) - 1 > MOST_RECORDS:
-        raise ValueError(f"has {len(names) - 1} records, more than {MOST_RECORDS}")
-    return _with(message, together(names[1:], memoryview(data)[end:], max(_MOST_NAMES, most // 4)))
+    if len(records) > MOST_RECORDS:
+        raise ValueError(f"has {len(records)} records, more than {MOST_RECORDS}")
+    return _with(message, together(records, memoryview(data)[end:], max(_MOST_NAMES, most // 4)))
 
 
 def _beginning(data: bytes, most: int) -> tuple[Message, Any, int]:
@@ -246,8 +262,58 @@ def _beginning(data: bytes, most: int) -> tuple[Message, Any, int]:
     if zlib.crc32(memoryview(data)[_START.size :]) != _START.unpack_from(data)[2]:
         raise ValueError("is damaged: the checksum does not match")
     longest = min(max(_MOST_NAMES, _MOST_RATIO * (end - start)), max(_MOST_NAMES, most // 4))
-    names = from_json(lengthen(data[start:end], longest))
-    return _opening(names[0]), names, end
+    text = lengthen(data[start:end], longest)
+    if (usual := _usual(text)) is not None:
+        return *usual, end
+    names = from_json(text)
+    message = _opening(names[0])
+    _learn_terms(text, message.terms)
+    return message, names[1:], end
+
+
+def _usual(text: bytes) -> tuple[Message, Any] | None:
+    """What `from_json` and `_opening` find of an opening as `encode` writes it, sooner, if its terms are known."""
+    if (found := _around_terms(text)) is None:
+        return None
+    before, behind = found
+    terms = _known_texts.get(text[before.end() : behind.start()])
+    if terms is None:
+        return None
+    kind, point, segment, start, end, name = before.groups()
+    synchronised, error, source, *seen, sent = behind.groups()
+    about = Message(
+        _one_of(kind.decode(), _TYPES),
+        check_point(point.decode()),
+        None if segment is None else _text(segment.decode()),
+        Interval(int(start), int(end), None if name is None else int(name)),
+        terms,
+        ClockReading(synchronised is not None, int(error), _one_of(source.decode(), _SOURCES)),
+        Seen(*map(int, seen)),
+        sent_ns=int(sent),
+    )
+    _check_opening(about)
+    rest = text[behind.end() :]
+    return about, from_json(b"[" + rest[1:]) if rest[0] == _COMMA else []
+
+
+def _around_terms(text: bytes) -> tuple[re.Match[bytes], re.Match[bytes]] | None:
+    """What is before and behind the terms of such an opening; if what is between them is JSON, it is the terms."""
+    before = _BEFORE_TERMS.match(text)
+    behind = before and _BEHIND_TERMS.match(text, text.find(_BEHIND, before.end()))
+    return (before, behind) if before and behind else None
+
+
+def _learn_terms(text: bytes, terms: Terms) -> None:
+    """Know the terms of such an opening again by their text."""
+    if (found := _around_terms(text)) is None:
+        return
+    between = text[found[0].end() : found[1].start()]
+    with suppress(ValueError):
+        from_json(between)
+        if len(between) <= _MOST_KEPT:
+            if len(_known_texts) >= _KEPT_TERMS:
+                _known_texts.clear()
+            _known_texts[between] = terms
 
 
 def _before(data: bytes, whole: bool) -> Message:
@@ -279,18 +345,32 @@ def _opening(plain: Record) -> Message:
         Seen(*seen),
         sent_ns=_integer(plain["sent_ns"]),
     )
-    start_ns, end_ns, name = _integer(interval.start_ns), _integer(interval.end_ns), interval.name
-    if not 0 <= start_ns <= end_ns or not (name is None or 0 <= _integer(name, 64) < 1 << 64):
+    name = interval.name
+    _integer(interval.start_ns)
+    _integer(interval.end_ns)
+    if name is not None and not 0 <= _integer(name, 64) < 1 << 64:
         raise ValueError("has an impossible interval")
-    if end_ns - start_ns > MOST_LENGTH_NS:
-        raise ValueError("has an interval of more than a day")
     if type(message.clock.synchronised) is not bool:
         raise ValueError("has a clock reading whose synchronised is not a boolean")
     _one_of(message.clock.source, _SOURCES)
     for number in (message.clock.error_ns, *seen):
-        if not 0 <= _integer(number) < MOST_COUNT:
-            raise ValueError("has a count that is negative or too large")
+        _integer(number)
+    _check_opening(message)
     return message
+
+
+def _check_opening(message: Message) -> None:
+    """Check the numbers of an opening, which are integers."""
+    interval, seen = message.interval, message.seen
+    if not 0 <= interval.start_ns <= interval.end_ns:
+        raise ValueError("has an impossible interval")
+    if max(interval.end_ns, message.sent_ns) >= 1 << 63:
+        raise ValueError("has a time that is too late")
+    if interval.length_ns > MOST_LENGTH_NS:
+        raise ValueError("has an interval of more than a day")
+    counts = message.clock.error_ns, seen.packets, seen.unseen, seen.covered_ns, seen.captured
+    if min(counts) < 0 or max(counts) >= MOST_COUNT:
+        raise ValueError("has a count that is negative or too large")
 
 
 def _terms(plain: Record) -> Terms:
