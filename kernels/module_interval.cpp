@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "joining.hpp"
 #include "module.hpp"
 #include "numpy.hpp"
 
@@ -185,20 +186,142 @@ nb::object rows_apart(nb::handle up_rows, nb::handle down_rows, const nb::tuple 
 }
 
 /* Whether two lists of ids have one in common. */
-bool in_common(nb::handle given, nb::handle given_others)
+bool in_common(const Column<u64> &ids, const Column<u64> &others)
 {
-    const auto ids = values_of<u64>(given, "ids"), others = values_of<u64>(given_others, "others");
-    const u64 *begin = ids.data(), *end = begin + ids.shape(0);
-    const auto has = [](const u64 *first, const u64 *last) { return [=](u64 id) { return std::find(first, last, id) != last; }; };
+    const u64 *begin = ids.data(), *end = begin + ids.shape(0), *first = others.data(), *last = first + others.shape(0);
 
-    if (!ids.shape(0) || !others.shape(0))
+    if (begin == end || first == last)
         return false;
     if (ids.shape(0) <= few_compared / others.shape(0))
-        return std::any_of(others.data(), others.data() + others.shape(0), has(begin, end));
+        return std::any_of(first, last, [=](u64 id) { return std::find(begin, end, id) != end; });
     std::vector<u64> sorted(begin, end);
     std::sort(sorted.begin(), sorted.end());
-    return std::any_of(others.data(), others.data() + others.shape(0),
-        [&](u64 id) { return std::binary_search(sorted.begin(), sorted.end(), id); });
+    return std::any_of(first, last, [&](u64 id) { return std::binary_search(sorted.begin(), sorted.end(), id); });
+}
+
+/* Packets that one point alone saw in an interval, and another point in another one: those that are the same. Of each pair when it
+ * was sent, its delay and its rows; which packets are left at each point; how many were seen more than `ahead_ns` before they were
+ * sent, and are left, too; and what the join counts. None: they have no id in common. */
+nb::object carried(nb::handle given_up, nb::handle up_times, nb::handle given_down, nb::handle down_times, s64 ahead_ns)
+{
+    const auto up = values_of<u64>(given_up, "up_ids"), down = values_of<u64>(given_down, "down_ids");
+    const auto sent_ns = values_of<s64>(up_times, "up_times_ns"), came_ns = values_of<s64>(down_times, "down_times_ns");
+    const size_t ups = up.shape(0), downs = down.shape(0);
+
+    if (sent_ns.shape(0) != ups || came_ns.shape(0) != downs || (ups | downs) >> 32)
+        throw std::invalid_argument("there must be a time for each id, and less than 2^32 of them");
+    if (!in_common(up, down))
+        return nb::none();
+    const Joining found(up.data(), ups, down.data(), downs, 1);
+    std::vector<s64> sent, delays;
+    std::vector<u32> up_rows, down_rows;
+    bool *up_left, *down_left;
+    nb::object of_up = unfilled_array<bool>(ups, up_left), of_down = unfilled_array<bool>(downs, down_left);
+
+    for (size_t i = 0; i < ups; i++)
+        up_left[i] = found.up.fates[i] == WL_SINGLE;
+    for (size_t i = 0; i < downs; i++)
+        down_left[i] = found.down.fates[i] == WL_SINGLE;
+    for (size_t i = 0; i < found.joined.pairs; i++) {
+        const u32 mine = found.up.paired[i], theirs = found.down.paired[i];
+        const s64 delay = static_cast<s64>(static_cast<u64>(came_ns.data()[theirs]) - static_cast<u64>(sent_ns.data()[mine]));
+
+        if (delay < -ahead_ns) {
+            up_left[mine] = down_left[theirs] = true;
+            continue;
+        }
+        sent.push_back(sent_ns.data()[mine]);
+        delays.push_back(delay);
+        up_rows.push_back(mine);
+        down_rows.push_back(theirs);
+    }
+    const wl_joined &joined = found.joined;
+    return nb::make_tuple(array_of(sent.data(), sent.size()), array_of(delays.data(), sent.size()),
+        array_of(up_rows.data(), sent.size()), array_of(down_rows.data(), sent.size()), of_up, of_down, joined.pairs - sent.size(),
+        joined.only_upstream, joined.only_downstream, joined.duplicated, joined.ambiguous, found.reordered);
+}
+
+/* The value of each wanted key, the last one if a key comes again; none, if one is missing. */
+nb::object looked_up(nb::handle given_keys, nb::handle given_values, nb::handle given_wanted)
+{
+    const auto keys = values_of<u64>(given_keys, "keys"), wanted = values_of<u64>(given_wanted, "wanted");
+    const auto values = values_of<s64>(given_values, "values");
+    std::vector<std::pair<u64, size_t>> sorted(keys.shape(0));
+    s64 *found;
+    nb::object made = unfilled_array<s64>(wanted.shape(0), found);
+
+    if (values.shape(0) != keys.shape(0))
+        throw std::invalid_argument("there must be a value for each key");
+    for (size_t i = 0; i < sorted.size(); i++)
+        sorted[i] = {keys.data()[i], i};
+    std::sort(sorted.begin(), sorted.end());
+    for (size_t i = 0; i < wanted.shape(0); i++) {
+        const u64 key = wanted.data()[i];
+        const auto behind = std::upper_bound(sorted.begin(), sorted.end(), std::make_pair(key, keys.shape(0)));
+
+        if (behind == sorted.begin() || behind[-1].first != key)
+            return nb::none();
+        found[i] = values.data()[behind[-1].second];
+    }
+    return made;
+}
+
+/* The first level above this one at which a cache keeps at most `capacity` of these packets, and which it keeps. */
+nb::object at_most(nb::handle given, u64 seed, u32 level, size_t capacity)
+{
+    const auto ids = values_of<u64>(given, "ids");
+    const size_t count = ids.shape(0);
+    const u64 key = wl_coin_key(seed, WL_COIN_CACHE);
+    std::vector<u8> zeros(count);
+    size_t with[66] = {}, left = 0; /* packets whose coins have so many leading zeros */
+    bool *kept;
+    nb::object made = unfilled_array<bool>(count, kept);
+
+    for (size_t i = 0; i < count; i++)
+        with[zeros[i] = static_cast<u8>(wl_leading_zeros(wl_coin(ids.data()[i], key)))]++;
+    for (u32 of = level + 1; of <= 64; of++)
+        left += with[of];
+    for (level++; left > capacity; level++)
+        left -= with[level];
+    for (size_t i = 0; i < count; i++)
+        kept[i] = zeros[i] >= level;
+    return nb::make_tuple(level, made);
+}
+
+/* Checked packets with the low bits of their numbers and of the packets before them: when each was sent, and whether the one before
+ * it is early. Only those of which one is known to have been sent in the interval; early ones were sent before it. */
+nb::object looking(nb::handle given_chosen, nb::handle given_behind, nb::handle given_early, nb::handle given_numbers,
+    nb::handle given_times, s64 untold)
+{
+    const auto chosen = values_of<u64>(given_chosen, "chosen"), behind = values_of<u64>(given_behind, "behind");
+    const auto early = values_of<u64>(given_early, "early"), numbers = values_of<u64>(given_numbers, "numbers");
+    const auto times_ns = values_of<s64>(given_times, "times_ns");
+    std::vector<s64> sent;
+    std::vector<u64> before;
+    std::vector<u8> before_early;
+
+    if (behind.shape(0) != chosen.shape(0) || times_ns.shape(0) != numbers.shape(0))
+        throw std::invalid_argument("there must be a packet before each, and a time for each number");
+    const auto is_early = [&](u64 low) {
+        return std::any_of(early.data(), early.data() + early.shape(0), [=](u64 one) { return static_cast<u32>(one) == low; });
+    };
+    for (size_t i = 0; i < chosen.shape(0); i++) {
+        const u64 number = static_cast<u32>(chosen.data()[i]), other = behind.data()[i];
+        const bool own_early = is_early(number), other_early = is_early(other);
+        s64 time_ns = untold;
+        size_t seen = 0;
+
+        for (size_t row = 0; row < numbers.shape(0); row++)
+            if (static_cast<u32>(numbers.data()[row]) == number)
+                time_ns = seen++ ? untold : times_ns.data()[row];
+        if (other == number || (own_early ? other_early : time_ns == untold))
+            continue;
+        sent.push_back(own_early ? untold : time_ns);
+        before.push_back(other);
+        before_early.push_back(other_early);
+    }
+    return nb::make_tuple(array_of(sent.data(), sent.size()), array_of(before.data(), before.size()),
+        array_of(reinterpret_cast<const bool *>(before_early.data()), before_early.size()));
 }
 
 } // namespace
@@ -212,5 +335,13 @@ void add_interval(nb::module_ &m)
         "How many rows are usable, their packets, their summed delay, and the sum of (D_i - mean n_i)^2 / n_i over them.");
     m.def("rows_apart", &rows_apart, "up_rows"_a, "down_rows"_a, "up"_a, "down"_a, "base_ns"_a, "seed"_a,
         "Packets and summed delays of rows without the packets (number, time, fate) that are not paired, and which are usable.");
-    m.def("in_common", &in_common, "ids"_a, "others"_a, "Whether two lists of ids have one in common.");
+    m.def("carried", &carried, "up_ids"_a, "up_times_ns"_a, "down_ids"_a, "down_times_ns"_a, "ahead_ns"_a,
+        "Packets of two lists that are the same (sent, delay, rows), which are left in each, how many of these were seen too "
+        "early, "
+        "and what the join counts; None if no id is the same.");
+    m.def("looked_up", &looked_up, "keys"_a, "values"_a, "wanted"_a, "The value of each wanted key; None if one is missing.");
+    m.def("at_most", &at_most, "ids"_a, "seed"_a, "level"_a, "capacity"_a,
+        "The first level above this one at which a cache keeps at most so many of these packets, and which it keeps.");
+    m.def("looking", &looking, "chosen"_a, "behind"_a, "early"_a, "numbers"_a, "times_ns"_a, "untold"_a,
+        "Checked packets: when each was sent, the packet before it, and whether that one is early.");
 }

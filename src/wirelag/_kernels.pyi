@@ -672,7 +672,41 @@ def rows_apart(
     base_ns: int,
     seed: int,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]: ...
-def in_common(ids: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> bool: ...
+def carried(
+    up_ids: npt.NDArray[np.uint64],
+    up_times_ns: npt.NDArray[np.int64],
+    down_ids: npt.NDArray[np.uint64],
+    down_times_ns: npt.NDArray[np.int64],
+    ahead_ns: int,
+) -> (
+    tuple[
+        npt.NDArray[np.int64],
+        npt.NDArray[np.int64],
+        npt.NDArray[np.uint32],
+        npt.NDArray[np.uint32],
+        npt.NDArray[np.bool_],
+        npt.NDArray[np.bool_],
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+    ]
+    | None
+): ...
+def looked_up(
+    keys: npt.NDArray[np.uint64], values: npt.NDArray[np.int64], wanted: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.int64] | None: ...
+def at_most(ids: npt.NDArray[np.uint64], seed: int, level: int, capacity: int) -> tuple[int, npt.NDArray[np.bool_]]: ...
+def looking(
+    chosen: npt.NDArray[np.uint64],
+    behind: npt.NDArray[np.uint64],
+    early: npt.NDArray[np.uint64],
+    numbers: npt.NDArray[np.uint64],
+    times_ns: npt.NDArray[np.int64],
+    untold: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64], npt.NDArray[np.bool_]]: ...
 
 # queue
 

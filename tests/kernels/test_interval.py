@@ -98,10 +98,71 @@ def test_rows_of_other_shapes_are_refused() -> None:
             _kernels.rows_apart(words([1, 2]), words([1, 2]), none, wrong, 0, 0)
 
 
-IDS = st.lists(st.integers(0, 400), max_size=60)
+FEW = st.integers(0, 30)
+PACKETS = st.lists(st.tuples(st.one_of(FEW, st.integers(0, 2**40)), st.integers(-100, 100)), max_size=50)
+
+
+@examples(300)
+@given(PACKETS, PACKETS, st.integers(0, 60))
+def test_packets_that_were_carried_over_an_edge(
+    up: list[tuple[int, int]], down: list[tuple[int, int]], ahead_ns: int
+) -> None:
+    columns = [column for side in (up, down) for column in (words([x for x, _ in side]), times([t for _, t in side]))]
+    found, expected = _kernels.carried(*columns, ahead_ns), oracle.carried(up, down, ahead_ns)
+    if expected is None or found is None:
+        assert found is expected
+        return
+    assert list(zip(*(one.tolist() for one in found[:4]), strict=True)) == expected.pairs
+    assert [one.tolist() for one in found[4:6]] == [expected.up_left, expected.down_left]
+    joined = expected.joined
+    counts = joined.only_upstream, joined.only_downstream, joined.duplicated, joined.ambiguous, joined.reordered
+    assert found[6:] == (expected.unreal, *counts)
+
+
+def test_many_packets_have_none_in_common_or_one() -> None:
+    """So many that they are not compared one by one."""
+    up, down = np.arange(5000, dtype=np.uint64), np.arange(5000, 9000, dtype=np.uint64)
+    assert _kernels.carried(up, np.zeros(5000, np.int64), down, np.ones(4000, np.int64), 0) is None
+    down[1234] = 77
+    found = _kernels.carried(up, np.zeros(5000, np.int64), down, np.ones(4000, np.int64), 0)
+    assert found is not None
+    assert [one.tolist() for one in found[:4]] == [[0], [1], [77], [1234]]
 
 
 @examples(200)
-@given(IDS, IDS)
-def test_ids_in_common(ids: list[int], others: list[int]) -> None:
-    assert _kernels.in_common(words(ids), words(others)) == bool({*ids} & {*others})
+@given(st.lists(st.tuples(FEW, SIGNED), max_size=20), st.lists(FEW, max_size=5))
+def test_values_are_looked_up(pairs: list[tuple[int, int]], wanted: list[int]) -> None:
+    found = _kernels.looked_up(words([key for key, _ in pairs]), times([value for _, value in pairs]), words(wanted))
+    known = dict(pairs)
+    if found is None:
+        assert not known.keys() >= {*wanted}
+    else:
+        assert found.tolist() == [known[key] for key in wanted]
+
+
+@examples(200)
+@given(st.lists(WORD, max_size=60), SEEDS, st.integers(0, 64), st.integers(0, 20))
+def test_as_many_as_a_cache_holds(ids: list[int], seed: int, level: int, capacity: int) -> None:
+    found = _kernels.at_most(words(ids), seed, level, capacity)
+    assert (found[0], found[1].tolist()) == oracle.at_most(ids, seed, level, capacity)
+
+
+LOW = st.one_of(FEW, st.integers(2**32, 2**32 + 30), st.integers(2**33, 2**33 + 30))
+
+
+@examples(300)
+@given(
+    st.lists(st.tuples(LOW, LOW), max_size=16),
+    st.lists(LOW, max_size=9),
+    st.lists(st.tuples(LOW, st.integers(0, 3)), max_size=40),
+)
+def test_packets_whose_order_is_checked(
+    checked: list[tuple[int, int]], early: list[int], packets: list[tuple[int, int]]
+) -> None:
+    columns = [words([one[i] for one in checked]) for i in range(2)]
+    numbers, times_ns = words([one for one, _ in packets]), times([time_ns for _, time_ns in packets])
+    found = _kernels.looking(*columns, words(early), numbers, times_ns, 0)
+    assert list(zip(*(one.tolist() for one in found), strict=True)) == oracle.looking(checked, early, packets, 0)
+    if checked:
+        with pytest.raises(ValueError, match="before each"):
+            _kernels.looking(columns[0][1:], columns[1], words(early), numbers, times_ns, 0)

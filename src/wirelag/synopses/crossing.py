@@ -365,19 +365,13 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int, with_delays
     if up is None or down is None or not len(up) or not len(down):
         return
     up, down = level(up, down)
-    if not _kernels.in_common(up.ids, down.ids):  # as in most cases
+    # A packet seen long before it was sent is a copy of another: both stay single.
+    found = _kernels.carried(up.ids, up.times_ns, down.ids, down.times_ns, ahead_ns)
+    if found is None:  # as in most cases
         sent_here.single_up, seen_there.single_down = up, down
         return
-    stands_for, found = up.stands_for, join(up.ids, down.ids)
-    sent_ns = up.times_ns[found.up_rows]
-    delays_ns = down.times_ns[found.down_rows] - sent_ns
-    up_rows, down_rows, unreal = found.up_rows, found.down_rows, 0
-    up_single, down_single = found.up_fate == SINGLE, found.down_fate == SINGLE
-    real = delays_ns >= -ahead_ns  # a packet seen long before it was sent is a copy of another: both stay single
-    if not real.all():
-        up_single[up_rows[~real]] = down_single[down_rows[~real]] = True
-        unreal = int((~real).sum())
-        up_rows, down_rows, sent_ns, delays_ns = up_rows[real], down_rows[real], sent_ns[real], delays_ns[real]
+    sent_ns, delays_ns, up_rows, down_rows, up_single, down_single, unreal, only_up, only_down, *copies = found
+    stands_for = up.stands_for
     if with_delays and len(delays_ns):
         whole = Crossing.of_delays(sent_ns, delays_ns, stands_for)
         if sent_here.tail_level > up.level:
@@ -385,7 +379,7 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int, with_delays
             whole.tail = DelaySample.of(sent_ns[in_tail], delays_ns[in_tail], 1 << sent_here.tail_level)
         sent_here._add_sums(whole)
     _pass_on(sent_here, up, down, up_rows, down_rows, sent_ns, delays_ns)
-    went, came = len(up) - found.only_upstream - unreal, len(down) - found.only_downstream - unreal
+    went, came = len(up) - only_up - unreal, len(down) - only_down - unreal
     if stands_for == 1 or not sent_here.net_loss:  # a difference of all packets is surer than two scaled samples
         sent_here.late += went * stands_for
         seen_there.early += came * stands_for
@@ -393,9 +387,13 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int, with_delays
         sent_here.came, seen_there.came = sent_here.came - went * stands_for, seen_there.came + came * stands_for
         sent_here.came_variance += went * stands_for * (stands_for - 1)
         seen_there.came_variance += came * stands_for * (stands_for - 1)
-    for crossing, name in ((sent_here, "ambiguous"), (sent_here, "reordered"), (seen_there, "duplicated")):
-        if getattr(crossing, name) is not None:
-            setattr(crossing, name, getattr(crossing, name) + getattr(found, name) * stands_for)
+    duplicated, ambiguous, reordered = (count * stands_for for count in copies)
+    if sent_here.ambiguous is not None:
+        sent_here.ambiguous += ambiguous
+    if sent_here.reordered is not None:
+        sent_here.reordered += reordered
+    if seen_there.duplicated is not None:
+        seen_there.duplicated += duplicated
     sent_here.single_up = up.only(up_single)
     seen_there.single_down = down.only(down_single)
 
