@@ -1,6 +1,7 @@
 """The store in SQLite, in WAL mode (sqlite_file.py has the tables, pruning.py deletes).
 
 One process writes; others may read the file at the same time. When a part changes, its sum is rebuilt from all parts.
+A first result waits in memory for the one that replaces it (sqlite_firsts.py).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from wirelag.collector.sqlite_file import (
     is_damage,
     opened,
 )
+from wirelag.collector.sqlite_firsts import Firsts
+from wirelag.collector.sqlite_firsts import Where as FirstWhere
 from wirelag.collector.sqlite_puts import AGENTS, Waiting, Where, put
 from wirelag.collector.sqlite_reading import Name, latest_of, lengths_of, result_in, result_of, results_of
 from wirelag.collector.sqlite_rescue import finish, rescue
@@ -59,7 +62,8 @@ class SqliteStore:
         self._turn = threading.Lock()  # of those who write: the collector, and who deletes
         self._pruning = threading.Lock()
         self._began = False
-        self._first: set[Where] = set()  # rows of first results, which any other replaces: not read again
+        self._first: set[Where] = set()  # places of first results, which any other replaces: not read again
+        self._firsts = Firsts()
         self._marked: set[tuple[int, int, int]] = set()  # sums that are stale, as far as this process knows
         self._checked: sqlite3.Connection | None = None  # the connection of a check that runs
         self._successor: tuple[str, dict[str, int]] | None = None  # of a damaged file: it has still to be opened
@@ -114,7 +118,10 @@ class SqliteStore:
         return self._keep
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; first results that wait are written before, if that can be done."""
+        if self._firsts.all() and not self._began:
+            with suppress(*self.errors):
+                self._write_all_firsts()
         self._pruner.ended = True
         for base in filter(None, (self._pruner.base, self._checked)):
             with suppress(sqlite3.ProgrammingError):  # it has just ended, or a rescue could not open it again
@@ -216,6 +223,7 @@ class SqliteStore:
         """Commit; once this returns, the data is on disk."""
         self._waiting.write()
         self._base.execute("commit")
+        self._firsts.commit()
         self._end()
 
     def rollback(self) -> None:
@@ -223,6 +231,7 @@ class SqliteStore:
         if not self._began:
             return
         self._waiting.forget()
+        self._firsts.forget()
         try:
             if self._base.in_transaction:
                 self._base.execute("rollback")
@@ -305,20 +314,23 @@ class SqliteStore:
         if series is None:
             self.beyond += 1
             return Put(None, taken=False)
-        where = (series, interval.length_ns, interval.start_ns)
-        known: Rank | None = Rank.FIRST
-        before = Tally()
-        if interval.start_ns > self._waiting.newest_ns(series, interval.length_ns):
-            known = None
-        elif where not in self._first or rank < Rank.FIRST:
-            known, before = self._stored((segment, key or ""), where)
+        where, name = (series, interval.length_ns, interval.start_ns), (segment, key or "")
+        known: Rank | None = None
+        before, first = Tally(), (*name, *where[1:])
+        if where in self._first and rank >= Rank.FIRST:
+            known = Rank.FIRST
+        elif self._firsts.get(first) or interval.start_ns <= self._waiting.newest_ns(series, interval.length_ns):
+            known, before = self._stored(name, where)
         if known is not None and knows_more(known, before, rank, tally):
             return Put(known, taken=False)
-        self._write((segment, key or ""), where, rank, tally)
         if rank == Rank.FIRST and not tally.loss_sent and len(self._first) < MOST_FIRST:
             self._first.add(where)
+            if self._began and self._firsts.put(first, tally):
+                return Put(known, taken=True)
         else:
             self._first.discard(where)
+        self._firsts.drop(first)
+        self._write(name, where, rank, tally)
         if interval.length_ns < MINUTE_NS and rank != Rank.FIRST:
             self._mark(MINUTE_NS, interval.start_ns, series)
         elif MINUTE_NS <= interval.length_ns < HOUR_NS and rank != Rank.FIRST:
@@ -334,6 +346,8 @@ class SqliteStore:
         series, length_ns, start_ns = where
         if series is None:
             return None, Tally()
+        if (first := self._firsts.get((*name, length_ns, start_ns))) is not None:
+            return Rank.FIRST, first
         if (series, length_ns, start_ns) in self._waiting.results:
             self._waiting.write()
         found = result_of(self._base, name, series, length_ns, start_ns, self._note)
@@ -360,6 +374,8 @@ class SqliteStore:
     def sum_up(self, now_ns: int, most: int = 500) -> int:
         """Rebuild minutes and hours whose parts changed; returns how many. `failed` is called for one that fails."""
         done = 0
+        for where, tally in self._firsts.due():
+            self._write_first(where, tally)
         self._waiting.write()
         for length_ns in SUMMED:
             query = "select start_ns, series from stale where length_ns = ? and start_ns < ? limit ?"
@@ -456,6 +472,21 @@ class SqliteStore:
         self._waiting.result(where, (where[0], *row, checksum((*name, *row))))
         self._written()
 
+    def _write_first(self, where: FirstWhere, tally: Tally) -> None:
+        segment, key, length_ns, start_ns = where
+        self._firsts.drop(where)
+        if (series := self._series_of(segment, key or None)) is not None:  # it was deleted since, with its class
+            self._write((segment, key), (series, length_ns, start_ns), Rank.FIRST, tally)
+
+    def _write_all_firsts(self) -> None:
+        self.begin()
+        try:
+            for where, tally in self._firsts.all():
+                self._write_first(where, tally)
+            self.commit()
+        finally:
+            self.rollback()
+
     # ---- reading, from any thread ----
 
     def series(self) -> list[tuple[str, str | None]]:
@@ -473,22 +504,32 @@ class SqliteStore:
 
     def lengths_ns(self, segment: str, key: str | None) -> list[int]:
         """The lengths of a series' stored intervals."""
+        firsts = {where[2] for where, _ in self._firsts.all() if where[:2] == (segment, key or "")}
         with self._reading:
             series = self._id_of(segment, key)
-            return [] if series is None else lengths_of(self._read_base, series)
+            return sorted(firsts.union([] if series is None else lengths_of(self._read_base, series)))
 
     def latest(self, since_ns: int) -> list[Row]:
         """The latest result since then of each segment and length but hours, all at once; not those in blocks."""
+        firsts = [
+            Row(segment, None, start_ns, length_ns, Rank.FIRST, tally)
+            for (segment, key, length_ns, start_ns), tally in self._firsts.all()
+            if not key and length_ns != HOUR_NS and start_ns >= since_ns
+        ]
         with self._reading:
-            return list(latest_of(self._read_base, HOUR_NS, since_ns, self._note))
+            found = list(latest_of(self._read_base, HOUR_NS, since_ns, self._note))
+        both = sorted([*firsts, *found], key=lambda one: (one.start_ns, one.rank))
+        return list({(one.segment, one.length_ns): one for one in both}.values()) if firsts else found
 
     def block(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> Block:
         """Results of one length that begin within these times, in order; the latest, if there are too many."""
+        name, firsts = (segment, key or ""), self._firsts.block(segment, key or "", length_ns)
         with self._reading:
             series = self._id_of(segment, key)
             if series is None:
                 return Block.joined([])
-            return results_of(self._read_base, (segment, key or ""), series, length_ns, times_ns, most, self._note)
+            found = results_of(self._read_base, name, series, length_ns, times_ns, most, self._note)
+        return Block.joined([found, firsts]).within(times_ns, most) if len(firsts) else found
 
     def rows(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> list[Row]:
         """The same as rows."""
