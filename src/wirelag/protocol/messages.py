@@ -189,20 +189,35 @@ def ahead_of(message: Message) -> tuple[int, int] | None:
 
 def encode(message: Message) -> bytes:
     """The start, the compressed names and numbers of the opening and of all records, then the arrays."""
-    opening = {
-        "type": message.type,
-        "point": message.point,
-        "segment": message.segment,
-        "interval": _place(message.interval),
-        "terms": message.terms.to_fields(),
-        "clock": {name: getattr(message.clock, name) for name in _CLOCK},
-        "seen": {name: getattr(message.seen, name) for name in _SEEN},
-        "sent_ns": message.sent_ns,
-    }
-    names, arrays = split_fields((opening, *message.records))
-    short = shorten(to_json(names))
+    names, arrays = split_fields(message.records)
+    records = b"," + to_json(names)[1:] if names else b"]"
+    short = shorten(_opening_text(message).encode() + records)
     body = _LENGTH.pack(len(short)) + short + arrays
     return _START.pack(MAGIC, VERSION, zlib.crc32(body)) + body
+
+
+def _opening_text(message: Message) -> str:
+    """The beginning of a message's names, in JSON: texts and terms come again and again."""
+    interval, clock, seen = message.interval, message.clock, message.seen
+    name = "null" if interval.name is None else interval.name
+    return (
+        f'[{{"type":"{message.type}","point":{_in_json(message.point)},"segment":{_in_json(message.segment)},'
+        f'"interval":{{"start_ns":{interval.start_ns},"end_ns":{interval.end_ns},"name":{name}}},'
+        f'"terms":{_terms_text(message.terms)},"clock":{{"synchronised":{"true" if clock.synchronised else "false"},'
+        f'"error_ns":{clock.error_ns},"source":"{clock.source}"}},"seen":{{"packets":{seen.packets},'
+        f'"unseen":{seen.unseen},"covered_ns":{seen.covered_ns},"captured":{seen.captured}}},'
+        f'"sent_ns":{message.sent_ns}}}'
+    )
+
+
+@lru_cache(maxsize=4096)
+def _in_json(value: str | None) -> str:
+    return to_json(value).decode()
+
+
+@lru_cache(maxsize=256)
+def _terms_text(terms: Terms) -> str:
+    return to_json(terms.to_fields()).decode()
 
 
 def decode(data: bytes, most: int = MOST_BYTES) -> Message:

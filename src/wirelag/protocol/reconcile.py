@@ -208,7 +208,8 @@ class Reconciling:
 
     def _lower(self) -> list[int]:
         """The points that kept more than the other."""
-        return [side for side, one in enumerate(self.synopses) if one.level < self.level]
+        highest = self.level
+        return [side for side, one in enumerate(self.synopses) if one.level < highest]
 
     def _decode(self) -> dict[int, Record]:
         up, down = (one.words for one in self.synopses)
