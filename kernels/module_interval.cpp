@@ -4,6 +4,7 @@
  * Floats are rounded operation by operation, and added up in order: the twin (tests/oracles/interval.py) finds the same bits. Sums
  * of integers are exact. */
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -134,6 +135,55 @@ nb::object row_totals(nb::handle given_counts, nb::handle given_sums, nb::handle
         }
     }
     return nb::make_tuple(rows, used, whole_number(sum), squares);
+}
+
+double median_of(std::vector<double> values)
+{
+    const auto upper = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+
+    std::nth_element(values.begin(), upper, values.end());
+    return ((values.size() % 2 ? *upper : *std::max_element(values.begin(), upper)) + *upper) / 2;
+}
+
+/* Usable rows whose sums are off by more than `least_ns` and by more than `far_ns` and some deviations of a row's sum, which have
+ * so many `sigmas` of the median; none, if fewer than `fewest` are usable (estimators/lda.py states the law). */
+nb::object unlike_rows(nb::handle given_counts, nb::handle given_sums, nb::handle given_usable, size_t fewest, double far_ns,
+    double spreads, double sigmas, double least_ns)
+{
+    const auto counts = values_of<s64>(given_counts, "counts"), sums_ns = values_of<s64>(given_sums, "sums_ns");
+    const auto usable = values_of<bool>(given_usable, "usable");
+    std::vector<size_t> rows;
+    std::vector<double> means, off, each;
+    bool *found;
+    nb::object made = unfilled_array<bool>(counts.shape(0), found);
+
+    if (sums_ns.shape(0) != counts.shape(0) || usable.shape(0) != counts.shape(0))
+        throw std::invalid_argument("each row has a count, a sum, and whether it is usable");
+    std::fill(found, found + counts.shape(0), false);
+    for (size_t i = 0; i < counts.shape(0); i++) {
+        if (!usable.data()[i])
+            continue;
+        if (counts.data()[i] <= 0)
+            throw std::invalid_argument("a usable row has packets");
+        rows.push_back(i);
+        means.push_back(static_cast<double>(sums_ns.data()[i]) / static_cast<double>(counts.data()[i]));
+    }
+    if (rows.empty() || rows.size() < fewest)
+        return made;
+    const double mean = median_of(std::move(means));
+    for (const size_t i : rows) {
+        const double packets = static_cast<double>(counts.data()[i]);
+
+        off.push_back(std::fabs(static_cast<double>(sums_ns.data()[i]) - mean * packets));
+        each.push_back(off.back() / std::sqrt(packets));
+    }
+    const double spread = spreads * (sigmas * median_of(std::move(each)));
+    for (size_t k = 0; k < rows.size(); k++) {
+        const double packets = static_cast<double>(counts.data()[rows[k]]);
+
+        found[rows[k]] = off[k] > std::max(far_ns + spread * std::sqrt(packets), least_ns);
+    }
+    return made;
 }
 
 /* Rows (count, sum) of one point less its packets (number, time, fate) that are not paired. */
@@ -333,6 +383,8 @@ void add_interval(nb::module_ &m)
     m.def("median", &median, "delays_ns"_a, "The median of delays, rounded towards 0; 0 of none.");
     m.def("row_totals", &row_totals, "counts"_a, "sums_ns"_a, "usable"_a,
         "How many rows are usable, their packets, their summed delay, and the sum of (D_i - mean n_i)^2 / n_i over them.");
+    m.def("unlike_rows", &unlike_rows, "counts"_a, "sums_ns"_a, "usable"_a, "fewest"_a, "far_ns"_a, "spreads"_a, "sigmas"_a,
+        "least_ns"_a, "Which usable rows have sums that are too far off, as rows of other packets have.");
     m.def("rows_apart", &rows_apart, "up_rows"_a, "down_rows"_a, "up"_a, "down"_a, "base_ns"_a, "seed"_a,
         "Packets and summed delays of rows without the packets (number, time, fate) that are not paired, and which are usable.");
     m.def("carried", &carried, "up_ids"_a, "up_times_ns"_a, "down_ids"_a, "down_times_ns"_a, "ahead_ns"_a,

@@ -670,6 +670,16 @@ def median(delays_ns: npt.NDArray[np.int64]) -> int: ...
 def row_totals(
     counts: npt.NDArray[np.int64], sums_ns: npt.NDArray[np.int64], usable: npt.NDArray[np.bool_]
 ) -> tuple[int, int, int, float]: ...
+def unlike_rows(
+    counts: npt.NDArray[np.int64],
+    sums_ns: npt.NDArray[np.int64],
+    usable: npt.NDArray[np.bool_],
+    fewest: int,
+    far_ns: float,
+    spreads: float,
+    sigmas: float,
+    least_ns: float,
+) -> npt.NDArray[np.bool_]: ...
 def rows_apart(
     up_rows: npt.NDArray[np.uint64],
     down_rows: npt.NDArray[np.uint64],

@@ -52,12 +52,27 @@ def test_totals_of_rows(rows: list[tuple[int, int, bool]]) -> None:
     assert found == oracle.row_totals(rows)
 
 
+@examples(200)
+@given(st.lists(ROW, max_size=40), st.integers(0, 9), st.floats(0, 1e9), st.floats(0, 9), st.floats(0, 1e9))
+def test_rows_of_other_packets(
+    rows: list[tuple[int, int, bool]], fewest: int, far_ns: float, spreads: float, least_ns: float
+) -> None:
+    counts, sums_ns, usable = ([row[i] for row in rows] for i in range(3))
+    limits = fewest, far_ns, spreads, 1.4826, least_ns
+    found = _kernels.unlike_rows(times(counts), times(sums_ns), np.array(usable, bool), *limits)
+    assert found.tolist() == oracle.unlike_rows(rows, *limits)
+
+
 def test_usable_rows_have_packets() -> None:
     for count in (0, -1):
         with pytest.raises(ValueError, match="has packets"):
             _kernels.row_totals(times([count]), times([5]), np.array([True]))
+        with pytest.raises(ValueError, match="has packets"):
+            _kernels.unlike_rows(times([count]), times([5]), np.array([True]), 0, 0.0, 0.0, 0.0, 0.0)
     with pytest.raises(ValueError, match="each row"):
         _kernels.row_totals(times([1]), times([5, 6]), np.array([True]))
+    with pytest.raises(ValueError, match="each row"):
+        _kernels.unlike_rows(times([1]), times([5, 6]), np.array([True]), 0, 0.0, 0.0, 0.0, 0.0)
 
 
 @examples(200)

@@ -5,6 +5,7 @@ Floats are added up in order, and rounded as the kernel rounds them; integers ha
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import count
@@ -50,6 +51,28 @@ def row_totals(rows: Sequence[tuple[int, int, bool]]) -> tuple[int, int, int, fl
     part = float(left) / float(used)
     rest = [(float(signed(sum_ns - whole * count)) - part * float(count), float(count)) for count, sum_ns in usable]
     return len(usable), used, sum_ns, added([one * one / count for one, count in rest])
+
+
+def middle(values: Sequence[float]) -> float:
+    """The median of at least one value."""
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def unlike_rows(
+    rows: Sequence[tuple[int, int, bool]], fewest: int, far_ns: float, spreads: float, sigmas: float, least_ns: float
+) -> list[bool]:
+    """Which usable rows have a sum that is too far off."""
+    usable = [(float(count), float(sum_ns)) for count, sum_ns, is_usable in rows if is_usable]
+    if not usable or len(usable) < fewest:
+        return [False] * len(rows)
+    mean_ns = middle([sum_ns / count for count, sum_ns in usable])
+    spread_ns = sigmas * middle([abs(sum_ns - mean_ns * count) / math.sqrt(count) for count, sum_ns in usable])
+    return [
+        is_usable
+        and abs(float(sum_ns) - mean_ns * count) > max(far_ns + spreads * spread_ns * math.sqrt(count), least_ns)
+        for count, sum_ns, is_usable in rows
+    ]
 
 
 def rows_apart(

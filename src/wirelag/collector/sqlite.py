@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from wirelag.collector.block import Block, knows_more
+from wirelag.collector.block import NOTHING, Block, knows_more
 from wirelag.collector.columns import values_of
 from wirelag.collector.pruning import Pruner, used_bytes
 from wirelag.collector.sqlite_check import changed_rows, check, checksum, is_whole, of_message, stored
@@ -316,7 +316,7 @@ class SqliteStore:
             return Put(None, taken=False)
         where, name = (series, interval.length_ns, interval.start_ns), (segment, key or "")
         known: Rank | None = None
-        before, first = Tally(), (*name, *where[1:])
+        before, first = NOTHING, (*name, *where[1:])
         if where in self._first and rank >= Rank.FIRST:
             known = Rank.FIRST
         elif self._firsts.get(first) or interval.start_ns <= self._waiting.newest_ns(series, interval.length_ns):
@@ -345,13 +345,13 @@ class SqliteStore:
         """What is stored of an interval of a series; nothing, if the disk has changed it."""
         series, length_ns, start_ns = where
         if series is None:
-            return None, Tally()
+            return None, NOTHING
         if (first := self._firsts.get((*name, length_ns, start_ns))) is not None:
             return Rank.FIRST, first
         if (series, length_ns, start_ns) in self._waiting.results:
             self._waiting.write()
         found = result_of(self._base, name, series, length_ns, start_ns, self._note)
-        return (None, Tally()) if found is None else (Rank(found[0]), found[1])
+        return (None, NOTHING) if found is None else (Rank(found[0]), found[1])
 
     def put_agents(self, said: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep the status of agents."""

@@ -26,13 +26,6 @@ def exact_sum(values: Times) -> int:
     return (high << 64) + low
 
 
-def median_of(values: npt.NDArray[np.float64]) -> float:
-    """The median of at least one value: as numpy's, but quick for few."""
-    places = [(len(values) - 1) // 2, len(values) // 2]
-    lower, upper = np.partition(values, places)[places].tolist()
-    return float(lower + upper) / 2
-
-
 def bound_ns(std_ns: float, used: int, doubt: float) -> float:
     """How far the mean of `used` delays is from the truth, with probability at least 1 - doubt.
 

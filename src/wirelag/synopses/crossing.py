@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.clocks.fit import Clock
+from wirelag.codec import Fields, packed_size
 from wirelag.report import QUANTILES, Report
 from wirelag.stats.distribution import Z95
 from wirelag.stats.moments import Moments
@@ -126,6 +127,11 @@ class Crossing:
         copy = Crossing(*_FIELDS(self))
         copy.moments, copy.details = self.moments.copied(), dict(self.details)
         return copy
+
+    def with_bytes(self, fields: Fields) -> Crossing:
+        """Itself, with the bytes that a synopsis of these fields takes on its way."""
+        self.wire_bytes = packed_size(fields)
+        return self
 
     def add_delays(self, sent_ns: Times, delays_ns: Times, stands_for: int = 1) -> None:
         """Add single delays."""
