@@ -158,9 +158,17 @@ def _unlike(rows: Rows, tail: DelaySample) -> npt.NDArray[np.bool_]:
     if len(tail) < FEWEST:
         return np.zeros_like(rows.usable)
     largest_ns = float(np.abs(tail.delays_ns - tail.median_ns).max())
-    limits = FEWEST, FAR * largest_ns, SPREADS, SIGMAS, float(np.ptp(tail.sent_ns)) / FINE
-    flat = rows.counts.reshape(-1), rows.sums_ns.reshape(-1), rows.usable.reshape(-1)
-    return _kernels.unlike_rows(*flat, *limits).reshape(rows.usable.shape)
+    found = _kernels.unlike_rows(
+        rows.counts.reshape(-1),
+        rows.sums_ns.reshape(-1),
+        rows.usable.reshape(-1),
+        FEWEST,
+        FAR * largest_ns,
+        SPREADS,
+        SIGMAS,
+        float(np.ptp(tail.sent_ns)) / FINE,
+    )
+    return found.reshape(rows.usable.shape)
 
 
 class LdaMeter:
