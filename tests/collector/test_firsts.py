@@ -3,22 +3,22 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.collector.test_store import START_NS, tally
 from tests.support.agent_messages import SECOND_NS
+from tests.support.stored_results import ALL_TIMES, START_NS, result
 from wirelag.collector import sqlite_firsts
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.sqlite_firsts import TURNS
+from wirelag.collector.tally import Tally
 from wirelag.packets.interval import Interval
 from wirelag.protocol.results import Rank
 
-ALL_TIMES = 0, 1 << 62
-FEW, MORE = replace(tally(np.full(9, 1000)), loss_sent=0), tally(np.full(9, 2000))
+FEW, MORE = (Tally.of(result(np.full(9, delay_ns)), None) for delay_ns in (1000, 2000))
+FEW.loss_sent = 0
 
 
 def interval(number: int) -> Interval:

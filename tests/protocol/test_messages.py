@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.effort import scaled
+from tests.support.message_bytes import as_message, taken_apart
 from tests.support.two_points import EPOCH_NS, SECOND_NS, batch_of
 from wirelag.codec import split_fields
 from wirelag.estimators.finecomb import Finecomb
@@ -23,8 +23,6 @@ from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.packets.interval import Interval
 from wirelag.packets.intervals import Delimiters
-from wirelag.protocol import messages
-from wirelag.protocol.dictionary import lengthen, shorten
 from wirelag.protocol.messages import (
     MOST_BYTES,
     MOST_RECORDS,
@@ -302,26 +300,13 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize("name", MESSAGES)
 def test_names_are_plain_json(name: str) -> None:
     text, _ = taken_apart(encode(MESSAGES[name]))
-    assert text == compact(json.loads(text))
+    assert text == json.dumps(json.loads(text), separators=(",", ":")).encode()
     plain = json.loads(text)[0]
     assert plain["terms"] == json.loads(json.dumps(MESSAGES[name].terms.to_fields()))
     assert list(plain) == ["type", "point", "segment", "interval", "terms", "clock", "seen", "sent_ns"]
 
 
 # ---- valid checksums, hostile content ----
-
-
-def as_message(names: bytes, arrays: bytes = b"") -> bytes:
-    """A message with these names and a valid checksum."""
-    short = shorten(names)
-    body = struct.pack("<I", len(short)) + short + arrays
-    return struct.pack("<4sII", b"WLAG", VERSION, zlib.crc32(body)) + body
-
-
-def taken_apart(data: bytes) -> tuple[bytes, bytes]:
-    """Names and arrays."""
-    end = 16 + struct.unpack_from("<I", data, 12)[0]
-    return lengthen(data[16:end], 1 << 20), data[end:]
 
 
 def opening(**changes: Any) -> dict[str, Any]:
@@ -384,77 +369,6 @@ OPENINGS: dict[str, Any] = {
 @pytest.mark.parametrize("plain", OPENINGS.values(), ids=OPENINGS)
 def test_an_impossible_opening_is_refused(plain: Any) -> None:
     refused(with_opening(plain))
-
-
-def compact(plain: Any) -> bytes:
-    return json.dumps(plain, separators=(",", ":")).encode()
-
-
-STATUS = compact([opening(point="edge 1", segment="A>>B"), {"start_ns": EPOCH_NS}])
-COMPACT = {
-    "as it is": STATUS,
-    "no records": compact([opening()]),
-    "no record behind a comma": compact([opening()])[:-1] + b",]",
-    "an open end": STATUS[:-1],
-    "more behind the end": STATUS + b"]",
-    "a space behind the end": STATUS + b" ",
-    "a space between": STATUS.replace(b"},{", b"} ,{"),
-    "records within the opening": STATUS.replace(b"},{", b",{"),
-    "a point with a quote": STATUS.replace(b"edge 1", b'edge\\"1'),
-    "a point with a tab": STATUS.replace(b"edge 1", b"edge\t1"),
-    "a point of a letter with a mark": STATUS.replace(b"edge 1", "\u00e4".encode()),
-    "a point that ends in a space": STATUS.replace(b"edge 1", b"edge "),
-    "a leading zero": STATUS.replace(b'"error_ns":', b'"error_ns":0'),
-    "a fraction": STATUS.replace(b'"packets":100', b'"packets":100.0'),
-    "a negative count": STATUS.replace(b'"packets":100', b'"packets":-1'),
-    "too large a count": STATUS.replace(b'"packets":100', b'"packets":281474976710656'),
-    "a time that is too late": re.sub(rb'"sent_ns":\d+', b'"sent_ns":9223372036854775808', STATUS),
-    "an end that is too late": re.sub(rb'"end_ns":\d+', b'"end_ns":9999999999999999999', STATUS, count=1),
-    "an interval that goes back": re.sub(rb'"end_ns":\d+', b'"end_ns":5', STATUS, count=1),
-    "a name": STATUS.replace(b'"name":null', b'"name":18446744073709551615', 1),
-    "a short name": STATUS.replace(b'"name":null', b'"name":7', 1),
-    "an unknown type": STATUS.replace(b'"status"', b'"gossip"'),
-    "an unknown clock": STATUS.replace(b'"none"', b'"sun"').replace(b'"chrony"', b'"sun"'),
-    "other terms": STATUS.replace(b'"by":"dscp"', b'"by":"vlan"'),
-    "terms twice": STATUS.replace(b'"by":"dscp"', b'"by":"dscp"},"terms":{"by":"dscp"'),
-    "one more field": STATUS.replace(b',"sent_ns"', b',"more":1,"sent_ns"'),
-    "another order": compact([dict(sorted(opening().items()))]),
-}
-
-
-def outcome(text: bytes) -> object:
-    """What becomes of a message of these names."""
-    try:
-        found = decode(as_message(text))
-    except ValueError as error:
-        return type(error)
-    return found, found.records
-
-
-def both_ways(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read at first, and once its terms are known, is the same."""
-    outcome(STATUS)
-    known = outcome(text)
-    with monkeypatch.context() as anew:
-        anew.setattr(messages, "_usual", lambda text: None)
-        assert outcome(text) == known
-
-
-@pytest.mark.parametrize("text", COMPACT.values(), ids=COMPACT)
-def test_an_opening_with_known_terms_is_read_as_any_other(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome(STATUS)
-    assert messages._usual(STATUS) is not None
-    both_ways(text, monkeypatch)
-
-
-def test_changed_openings_are_read_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    chance = random.Random(4)
-    for _ in range(scaled(3000)):
-        text = bytearray(STATUS)
-        for _ in range(chance.randint(1, 3)):
-            at = chance.randrange(len(text))
-            text[at : at + chance.randint(0, 1)] = bytes([chance.choice(b'0159-"\\{}[],: antr\x00\xff')])
-        both_ways(bytes(text), monkeypatch)
 
 
 PLACE = {"start_ns": INTERVAL.start_ns, "end_ns": INTERVAL.end_ns, "name": None, "class": None}

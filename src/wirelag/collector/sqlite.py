@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
@@ -22,17 +21,17 @@ from wirelag.collector.columns import values_of
 from wirelag.collector.pruning import Pruner, used_bytes
 from wirelag.collector.sqlite_check import changed_rows, check, checksum, is_whole, of_message, stored
 from wirelag.collector.sqlite_file import (
-    UNCHECKED,
     cannot_open,
     connected,
     is_damage,
     opened,
 )
-from wirelag.collector.sqlite_firsts import Firsts
+from wirelag.collector.sqlite_firsts import Firsts, latest_in
 from wirelag.collector.sqlite_firsts import Where as FirstWhere
 from wirelag.collector.sqlite_puts import AGENTS, Waiting, Where, put
-from wirelag.collector.sqlite_reading import Name, latest_of, lengths_of, result_in, result_of, results_of
+from wirelag.collector.sqlite_reading import Name, fields_in, latest_of, lengths_of, result_of, results_of
 from wirelag.collector.sqlite_rescue import finish, rescue
+from wirelag.collector.sqlite_seal import pause, seal
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, SUMMED, Pruned, Put, Retention, Row, rows_in
 from wirelag.collector.tally import Tally
 from wirelag.packets.interval import Interval
@@ -121,7 +120,7 @@ class SqliteStore:
         """Close the file; first results that wait are written before, if that can be done."""
         if self._firsts.all() and not self._began:
             with suppress(*self.errors):
-                self._write_all_firsts()
+                self.write_firsts()
         self._pruner.ended = True
         for base in filter(None, (self._pruner.base, self._checked)):
             with suppress(sqlite3.ProgrammingError):  # it has just ended, or a rescue could not open it again
@@ -143,40 +142,15 @@ class SqliteStore:
                 return
             try:
                 check(self._checked)
-                for row in changed_rows(self._checked, partial(_pause, pruner), partial(self._seal, pruner)):
+                for row in changed_rows(
+                    self._checked, partial(pause, pruner), partial(seal, self.path, self._turn, pruner, self._note)
+                ):
                     self._note(row)
             except sqlite3.Error:
                 if not pruner.ended:
                     raise
             finally:
                 self._checked = None
-
-    def _seal(self, pruner: Pruner, table: str, rows: list[tuple[Any, ...]]) -> None:
-        """Give rows without a checksum theirs, so that a bit that changes from now on is seen; not if the disk fails.
-
-        Whoever writes such a row meanwhile gives it one.
-        """
-        if table == "results":
-            where, kept = "series = ? and length_ns = ? and start_ns = ?", list[tuple[Any, ...]]()
-            for series, segment, key, length_ns, *row in rows:  # one that is impossible was damaged before
-                if result_in((segment, key), length_ns, row, self._note) is not None:
-                    kept.append((checksum((segment, key, length_ns, *row[:-1])), series, length_ns, row[0]))
-        else:
-            where, kept = "key = ?", [(checksum(row), row[0]) for *row, _ in rows]
-        if not kept:
-            return
-        with self._turn:
-            if pruner.ended:
-                return
-            try:
-                with closing(connected(self.path)) as base:
-                    base.execute("begin immediate")
-                    base.executemany(f"update {table} set crc = ? where {where} and crc = {UNCHECKED}", kept)
-                    base.execute("commit")
-            except sqlite3.Error as error:
-                if is_damage(error):
-                    raise
-                # else the next check tries again
 
     def _note(self, row: str) -> None:
         if row not in self._damaged and len(self._damaged) < MOST_DAMAGED:
@@ -225,6 +199,16 @@ class SqliteStore:
         self._base.execute("commit")
         self._firsts.commit()
         self._end()
+
+    def write_firsts(self) -> None:
+        """Write all first results that wait, in a transaction."""
+        self.begin()
+        try:
+            for where, tally in self._firsts.all():
+                self._write_first(where, tally)
+            self.commit()
+        finally:
+            self.rollback()
 
     def rollback(self) -> None:
         """Undo all since `begin`."""
@@ -369,7 +353,7 @@ class SqliteStore:
     def agents(self) -> dict[str, dict[str, Any]]:
         """The same, read back."""
         rows = self._base.execute("select point, said from agents").fetchall()
-        return {point: found for point, said in rows if (found := _fields(said)) is not None}
+        return {point: found for point, said in rows if (found := fields_in(said)) is not None}
 
     def sum_up(self, now_ns: int, most: int = 500) -> int:
         """Rebuild minutes and hours whose parts changed; returns how many. `failed` is called for one that fails."""
@@ -478,15 +462,6 @@ class SqliteStore:
         if (series := self._series_of(segment, key or None)) is not None:  # it was deleted since, with its class
             self._write((segment, key), (series, length_ns, start_ns), Rank.FIRST, tally)
 
-    def _write_all_firsts(self) -> None:
-        self.begin()
-        try:
-            for where, tally in self._firsts.all():
-                self._write_first(where, tally)
-            self.commit()
-        finally:
-            self.rollback()
-
     # ---- reading, from any thread ----
 
     def series(self) -> list[tuple[str, str | None]]:
@@ -500,26 +475,21 @@ class SqliteStore:
         query = "select said from changes where at_ns >= ? and at_ns < ? order by at_ns desc limit ?"
         with self._reading:
             rows = self._read_base.execute(query, (*times_ns, most)).fetchall()
-        return [found for (said,) in rows if (found := _fields(said)) is not None]
+        return [found for (said,) in rows if (found := fields_in(said)) is not None]
 
     def lengths_ns(self, segment: str, key: str | None) -> list[int]:
         """The lengths of a series' stored intervals."""
-        firsts = {where[2] for where, _ in self._firsts.all() if where[:2] == (segment, key or "")}
+        firsts = self._firsts.lengths_ns(segment, key or "")
         with self._reading:
             series = self._id_of(segment, key)
             return sorted(firsts.union([] if series is None else lengths_of(self._read_base, series)))
 
     def latest(self, since_ns: int) -> list[Row]:
         """The latest result since then of each segment and length but hours, all at once; not those in blocks."""
-        firsts = [
-            Row(segment, None, start_ns, length_ns, Rank.FIRST, tally)
-            for (segment, key, length_ns, start_ns), tally in self._firsts.all()
-            if not key and length_ns != HOUR_NS and start_ns >= since_ns
-        ]
+        firsts = self._firsts.latest(since_ns)
         with self._reading:
             found = list(latest_of(self._read_base, HOUR_NS, since_ns, self._note))
-        both = sorted([*firsts, *found], key=lambda one: (one.start_ns, one.rank))
-        return list({(one.segment, one.length_ns): one for one in both}.values()) if firsts else found
+        return latest_in([*firsts, *found]) if firsts else found
 
     def block(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> Block:
         """Results of one length that begin within these times, in order; the latest, if there are too many."""
@@ -547,20 +517,5 @@ class SqliteStore:
         return sum(file.stat().st_size for file in files if file.exists())
 
 
-def _pause(pruner: Pruner, took_s: float) -> None:
-    """Leave the processor to others for as long as a step of the check took."""
-    if not pruner.ended:
-        time.sleep(took_s)
-
-
 def _raise(what: str, error: Exception) -> None:
     raise error
-
-
-def _fields(text: Any) -> dict[str, Any] | None:
-    """Named values; None if the disk has changed them."""
-    try:
-        found = json.loads(text)
-    except (ValueError, TypeError):
-        return None
-    return found if isinstance(found, dict) else None

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from wirelag.collector.block import Block
+from wirelag.collector.store import HOUR_NS, Row
 from wirelag.collector.tally import Tally
 from wirelag.protocol.results import Rank
 
@@ -73,3 +74,21 @@ class Firsts:
         """Those of one series and length, in order of time."""
         found = {where[3]: tally for where, tally in self.all() if where[:3] == (segment, key, length_ns)}
         return Block.of((start_ns, Rank.FIRST, found[start_ns]) for start_ns in sorted(found))
+
+    def lengths_ns(self, segment: str, key: str) -> set[int]:
+        """The lengths of those of a series."""
+        return {where[2] for where, _ in self.all() if where[:2] == (segment, key)}
+
+    def latest(self, since_ns: int) -> list[Row]:
+        """Those of segments since then, but hours."""
+        return [
+            Row(segment, None, start_ns, length_ns, Rank.FIRST, tally)
+            for (segment, key, length_ns, start_ns), tally in self.all()
+            if not key and length_ns != HOUR_NS and start_ns >= since_ns
+        ]
+
+
+def latest_in(rows: list[Row]) -> list[Row]:
+    """The latest row of each segment and length; of two of one time, the one that knows more."""
+    ordered = sorted(rows, key=lambda one: (one.start_ns, one.rank))
+    return list({(one.segment, one.length_ns): one for one in ordered}.values())

@@ -15,11 +15,9 @@ import ipaddress
 import json
 import marshal
 import math
-import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Final, Literal, get_args, get_type_hints
@@ -30,6 +28,7 @@ from wirelag.codec import MOST_COUNT, array_of, from_json, number_of, pack, spli
 from wirelag.errors import WirelagError
 from wirelag.packets.interval import Interval
 from wirelag.protocol.dictionary import lengthen, shorten
+from wirelag.protocol.opening import ends_of, known_terms, learn_terms, written
 from wirelag.protocol.reconcile import check_answer, check_ask
 from wirelag.protocol.terms import Terms, second_round
 from wirelag.protocol.version1 import parts as parts_of_version1
@@ -60,19 +59,6 @@ _PLACE: Final = ("start_ns", "end_ns", "name")
 _KEPT_TERMS: Final = 512  # terms that are not checked again,
 _MOST_KEPT: Final = 4096  # and bytes of each
 _known_terms: dict[bytes, Terms] = {}
-_known_texts: dict[bytes, Terms] = {}  # the same by their JSON
-# An opening as `encode` writes it, without what few have: what is before its terms, and what is behind them.
-_WORD, _COUNT = rb'"([ !#-\[\]-~]*)"', rb"(0|[1-9][0-9]{0,18})"
-_BEFORE_TERMS: Final = re.compile(
-    rb'\[\{"type":"([a-z-]+)","point":%b,"segment":(?:null|%b),' % (_WORD, _WORD)
-    + rb'"interval":\{"start_ns":%b,"end_ns":%b,"name":(?:null|%b)\},"terms":' % (_COUNT, _COUNT, _COUNT)
-)
-_BEHIND: Final = b',"clock":{"synchronised":'
-_BEHIND_TERMS: Final = re.compile(
-    _BEHIND
-    + rb'(?:(true)|false),"error_ns":%b,"source":"([a-z]+)"\},"seen":\{"packets":%b,' % (_COUNT, _COUNT)
-    + rb'"unseen":%b,"covered_ns":%b,"captured":%b\},"sent_ns":%b\}(?=,\{|\]\Z)' % (_COUNT, _COUNT, _COUNT, _COUNT)
-)
 
 
 class UnknownVersion(ValueError):  # noqa: N818
@@ -191,33 +177,9 @@ def encode(message: Message) -> bytes:
     """The start, the compressed names and numbers of the opening and of all records, then the arrays."""
     names, arrays = split_fields(message.records)
     records = b"," + to_json(names)[1:] if names else b"]"
-    short = shorten(_opening_text(message).encode() + records)
+    short = shorten(written(message).encode() + records)
     body = _LENGTH.pack(len(short)) + short + arrays
     return _START.pack(MAGIC, VERSION, zlib.crc32(body)) + body
-
-
-def _opening_text(message: Message) -> str:
-    """The beginning of a message's names, in JSON: texts and terms come again and again."""
-    interval, clock, seen = message.interval, message.clock, message.seen
-    name = "null" if interval.name is None else interval.name
-    return (
-        f'[{{"type":"{message.type}","point":{_in_json(message.point)},"segment":{_in_json(message.segment)},'
-        f'"interval":{{"start_ns":{interval.start_ns},"end_ns":{interval.end_ns},"name":{name}}},'
-        f'"terms":{_terms_text(message.terms)},"clock":{{"synchronised":{"true" if clock.synchronised else "false"},'
-        f'"error_ns":{clock.error_ns},"source":"{clock.source}"}},"seen":{{"packets":{seen.packets},'
-        f'"unseen":{seen.unseen},"covered_ns":{seen.covered_ns},"captured":{seen.captured}}},'
-        f'"sent_ns":{message.sent_ns}}}'
-    )
-
-
-@lru_cache(maxsize=4096)
-def _in_json(value: str | None) -> str:
-    return to_json(value).decode()
-
-
-@lru_cache(maxsize=256)
-def _terms_text(terms: Terms) -> str:
-    return to_json(terms.to_fields()).decode()
 
 
 def decode(data: bytes, most: int = MOST_BYTES) -> Message:
@@ -282,18 +244,15 @@ def _beginning(data: bytes, most: int) -> tuple[Message, Any, int]:
         return *usual, end
     names = from_json(text)
     message = _opening(names[0])
-    _learn_terms(text, message.terms)
+    learn_terms(text, message.terms)
     return message, names[1:], end
 
 
 def _usual(text: bytes) -> tuple[Message, Any] | None:
     """What `from_json` and `_opening` find of an opening as `encode` writes it, sooner, if its terms are known."""
-    if (found := _around_terms(text)) is None:
+    if (ends := ends_of(text)) is None or (terms := known_terms(text, ends)) is None:
         return None
-    before, behind = found
-    terms = _known_texts.get(text[before.end() : behind.start()])
-    if terms is None:
-        return None
+    before, behind = ends
     kind, point, segment, start, end, name = before.groups()
     synchronised, error, source, *seen, sent = behind.groups()
     about = Message(
@@ -309,26 +268,6 @@ def _usual(text: bytes) -> tuple[Message, Any] | None:
     _check_opening(about)
     rest = text[behind.end() :]
     return about, from_json(b"[" + rest[1:]) if rest[0] == _COMMA else []
-
-
-def _around_terms(text: bytes) -> tuple[re.Match[bytes], re.Match[bytes]] | None:
-    """What is before and behind the terms of such an opening; if what is between them is JSON, it is the terms."""
-    before = _BEFORE_TERMS.match(text)
-    behind = before and _BEHIND_TERMS.match(text, text.find(_BEHIND, before.end()))
-    return (before, behind) if before and behind else None
-
-
-def _learn_terms(text: bytes, terms: Terms) -> None:
-    """Know the terms of such an opening again by their text."""
-    if (found := _around_terms(text)) is None:
-        return
-    between = text[found[0].end() : found[1].start()]
-    with suppress(ValueError):
-        from_json(between)
-        if len(between) <= _MOST_KEPT:
-            if len(_known_texts) >= _KEPT_TERMS:
-                _known_texts.clear()
-            _known_texts[between] = terms
 
 
 def _before(data: bytes, whole: bool) -> Message:
