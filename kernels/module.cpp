@@ -19,6 +19,7 @@ NB_MODULE(_kernels, m)
     add_survey(m);
     add_sighting(m);
     add_crossing(m);
+    add_interval(m);
     add_rda(m);
     add_rli(m);
     add_roles(m);

@@ -18,6 +18,7 @@ void add_distinct(nanobind::module_ &m);
 void add_survey(nanobind::module_ &m);
 void add_sighting(nanobind::module_ &m);
 void add_crossing(nanobind::module_ &m);
+void add_interval(nanobind::module_ &m);
 void add_rda(nanobind::module_ &m);
 void add_rli(nanobind::module_ &m);
 void add_pairs(nanobind::module_ &m);

@@ -365,6 +365,25 @@ nb::object merge_bins(nb::handle bins, nb::handle weights, nb::handle more_bins,
     return sums.arrays();
 }
 
+/* Add the weights of bins to the counts that have their places; the sum of these weights. */
+u64 count_bins(const Column<s64> &bins, const Column<s64> &weights, const Column<s64> &places, const Room<s64> &counts)
+{
+    u64 sum = 0;
+
+    if (bins.shape(0) != weights.shape(0))
+        throw std::invalid_argument("there must be a weight for each bin");
+    for (size_t i = 0; i < bins.shape(0); i++) {
+        const u64 bin = static_cast<u64>(bins.data()[i]);
+        const u64 place = bin < places.shape(0) ? static_cast<u64>(places.data()[bin]) : counts.shape(0);
+
+        if (place >= counts.shape(0))
+            throw std::invalid_argument("each bin must have a place among the counts");
+        sum += static_cast<u64>(weights.data()[i]);
+        counts.data()[place] = static_cast<s64>(static_cast<u64>(counts.data()[place]) + static_cast<u64>(weights.data()[i]));
+    }
+    return sum;
+}
+
 /* The bytes of a weight, the steps from bin to bin and the weights; by byte, since the high bytes are mostly 0. */
 nb::bytes pack_bins(nb::handle given_bins, nb::handle given_weights)
 {
@@ -437,6 +456,8 @@ void add_codec(nb::module_ &m)
     m.def("sample_bins", &sample_bins, "delays_ns"_a, "weights"_a,
         "Bins and weights of delays, the weight of negative ones, and the sum of squared weights in two words.");
     m.def("merge_bins", &merge_bins, "bins"_a, "weights"_a, "more_bins"_a, "more_weights"_a, "Two lists of bins in order, as one.");
+    m.def("count_bins", &count_bins, "bins"_a.noconvert(), "weights"_a.noconvert(), "places"_a.noconvert(), "counts"_a.noconvert(),
+        "Add the weights of bins to the counts that have their places; the sum of these weights.");
     m.def("pack_bins", &pack_bins, "bins"_a, "weights"_a, "Bins and their weights as bytes.");
     m.def("unpack_bins", &unpack_bins, "data"_a, "The inverse of `pack_bins`.");
 }

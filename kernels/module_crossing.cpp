@@ -442,32 +442,6 @@ wl_lda lda_of(u64 rows, const std::vector<u32> &shifts, u64 seed)
     return kernel;
 }
 
-/* Rows (count, sum) without the packets that were not paired. */
-nb::object rows_without(nb::handle given_rows, nb::handle numbers, nb::handle times, nb::handle given_fates, u64 seed)
-{
-    const auto words = exactly<Column<u64>>(given_rows, "rows");
-    const Packets packets(numbers, times, "numbers");
-    const auto fates = exactly<Column<u8>>(given_fates, "fates");
-    const u64 rows = words.shape(0) / 2;
-    auto left = unfilled<u64>(2 * rows);
-    const wl_lda kernel = lda_of(rows, {0}, seed);
-
-    if (words.shape(0) % 2 || fates.shape(0) != packets.rows)
-        throw std::invalid_argument("rows have two words, and packets a fate each");
-    std::copy(words.data(), words.data() + 2 * rows, left.get());
-    for (size_t i = 0; i < packets.rows; i++) {
-        if (fates.data()[i] == WL_PAIRED)
-            continue;
-        const s64 place = wl_lda_place(&kernel, packets.ids[i]);
-
-        if (place < 0)
-            continue;
-        left[2 * place] -= 1;
-        left[2 * place + 1] -= static_cast<u64>(packets.times_ns[i]);
-    }
-    return to_numpy(std::move(left), 2 * rows);
-}
-
 void lda(nb::handle given_ids, nb::handle given_times, nb::handle given_buckets, u64 rows, const std::vector<u32> &shifts, u64 seed)
 {
     const Packets packets(given_ids, given_times);
@@ -564,8 +538,6 @@ void add_crossing(nb::module_ &m)
         "The rows that are left when coins drop every second one until there are no more than `most`, and how often they did.");
     m.def("times_of", &times_of, "numbers"_a, "times_ns"_a, "wanted"_a, "untold"_a,
         "The time of each wanted packet, by the low bits of its number; `untold` if there is none, or more than one.");
-    m.def("rows_without", &rows_without, "rows"_a, "numbers"_a, "times_ns"_a, "fates"_a, "seed"_a,
-        "Rows (count, sum) without the packets that were not paired.");
     m.def("lda", &lda, "ids"_a, "times_ns"_a, "buckets"_a, "rows"_a, "shifts"_a, "seed"_a, "Add packets to buckets (count, sum).");
     m.def(
         "lda_settings",

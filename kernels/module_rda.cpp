@@ -338,20 +338,29 @@ class RatelessDecoder {
 
     bool add(Column<u64> difference)
     {
-        size_t words = difference.shape(0), count = words / cell_words;
-        const u64 *values = difference.data();
+        const size_t words = difference.shape(0);
 
         if (words % cell_words)
             throw std::invalid_argument("a symbol must have 3 numbers");
-        if (count >= WL_NEVER - decoder.arrived)
-            throw std::invalid_argument("there must be less than 2^32 symbols");
-        const Unlocked meanwhile(words);
-        grow(decoder.arrived + count);
-        if (count)
-            std::memcpy(&symbols_[decoder.arrived], values, words * sizeof(u64));
-        decoder.arrived += static_cast<u32>(count);
-        wl_rateless_receive(&decoder);
-        return wl_rateless_complete(&decoder);
+        return receive(words / cell_words, [&](wl_cell *cells) { std::memcpy(cells, difference.data(), words * sizeof(u64)); });
+    }
+
+    /* The same of symbols as they travel: a word has `number_bits` of ids, then a check and a count. */
+    bool add_words(Column<u64> up, Column<u64> down, u32 number_bits, u32 check_bits)
+    {
+        const size_t count = std::min(up.shape(0), down.shape(0));
+        const u64 numbers = (1ull << number_bits) - 1, checks = (1ull << check_bits) - 1, *ups = up.data(), *downs = down.data();
+
+        if (number_bits + check_bits >= 64)
+            throw std::invalid_argument("a word must have bits of a count");
+        const u32 count_place = number_bits + check_bits;
+        return receive(count, [&](wl_cell *cells) {
+            for (size_t i = 0; i < count; i++) {
+                const u64 apart = ups[i] ^ downs[i];
+
+                cells[i] = {apart & numbers, apart >> number_bits & checks, (downs[i] >> count_place) - (ups[i] >> count_place)};
+            }
+        });
     }
 
     Finds found() const
@@ -370,6 +379,20 @@ class RatelessDecoder {
     std::vector<u8> waits;
     std::vector<u64> ids, counts;
     std::vector<wl_turn> turns;
+
+    /* The next symbols, which `fill` writes. */
+    template <typename Fill> bool receive(size_t count, const Fill &fill)
+    {
+        if (count >= WL_NEVER - decoder.arrived)
+            throw std::invalid_argument("there must be less than 2^32 symbols");
+        const Unlocked meanwhile(count * cell_words);
+        grow(decoder.arrived + count);
+        if (count)
+            fill(&symbols_[decoder.arrived]);
+        decoder.arrived += static_cast<u32>(count);
+        wl_rateless_receive(&decoder);
+        return wl_rateless_complete(&decoder);
+    }
 
     /* Make room for this many symbols, by powers of two, and rebuild the chains of finds. */
     void grow(size_t count)
@@ -424,6 +447,9 @@ void add_rda(nb::module_ &m)
     nb::class_<RatelessDecoder>(m, "RatelessDecoder", "Decodes the numbers in which two points differ from their symbols.")
         .def(nb::init<u64, u32, u32>(), "seed"_a, "check_bits"_a = 32, "count_bits"_a = 64)
         .def("add", &RatelessDecoder::add, difference, "Add the next symbols of the difference. Returns whether it is decoded.")
+        .def("add_words", &RatelessDecoder::add_words, "up"_a.noconvert(), "down"_a.noconvert(), "number_bits"_a, "check_bits"_a,
+            "Add the next symbols of both points, a word each, as far as both have them. Returns whether the difference is "
+            "decoded.")
         .def("found", &RatelessDecoder::found, "The numbers, and which point has each.")
         .def_prop_ro("symbols", &RatelessDecoder::symbols);
 }

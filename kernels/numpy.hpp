@@ -31,6 +31,7 @@ template <> inline constexpr const char *numpy_name<u64> = "uint64";
 template <> inline constexpr const char *numpy_name<s64> = "int64";
 template <> inline constexpr const char *numpy_name<u32> = "uint32";
 template <> inline constexpr const char *numpy_name<u8> = "uint8";
+template <> inline constexpr const char *numpy_name<bool> = "bool";
 
 /* An object of numpy, kept for ever: there may be no Python any more when statics end. */
 inline PyObject *of_numpy(const char *name)

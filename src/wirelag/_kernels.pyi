@@ -549,6 +549,12 @@ def merge_bins(
     more_bins: npt.NDArray[np.int64],
     more_weights: npt.NDArray[np.int64],
 ) -> Bins: ...
+def count_bins(
+    bins: npt.NDArray[np.int64],
+    weights: npt.NDArray[np.int64],
+    places: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int64],
+) -> int: ...
 def pack_bins(bins: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]) -> bytes: ...
 def unpack_bins(data: bytes) -> Bins: ...
 
@@ -561,13 +567,6 @@ def exact_sum(values: npt.NDArray[np.int64]) -> tuple[int, int]: ...
 def times_of(
     numbers: npt.NDArray[np.uint64], times_ns: npt.NDArray[np.int64], wanted: npt.NDArray[np.uint64], untold: int
 ) -> npt.NDArray[np.int64]: ...
-def rows_without(
-    rows: npt.NDArray[np.uint64],
-    numbers: npt.NDArray[np.uint64],
-    times_ns: npt.NDArray[np.int64],
-    fates: npt.NDArray[np.uint8],
-    seed: int,
-) -> npt.NDArray[np.uint64]: ...
 def pair(
     up_ids: npt.NDArray[np.uint64], down_ids: npt.NDArray[np.uint64], threads: int = 1
 ) -> tuple[
@@ -664,9 +663,75 @@ class RatelessEncoder:
 class RatelessDecoder:
     def __init__(self, seed: int, check_bits: int = 32, count_bits: int = 64) -> None: ...
     def add(self, difference: npt.NDArray[np.uint64]) -> bool: ...
+    def add_words(
+        self, up: npt.NDArray[np.uint64], down: npt.NDArray[np.uint64], number_bits: int, check_bits: int
+    ) -> bool: ...
     def found(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]: ...
     @property
     def symbols(self) -> int: ...
+
+# two points: an interval
+
+Fated: TypeAlias = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]
+
+def delay_sums(delays_ns: npt.NDArray[np.int64]) -> tuple[int, float, int, int]: ...
+def median(delays_ns: npt.NDArray[np.int64]) -> int: ...
+def row_totals(
+    counts: npt.NDArray[np.int64], sums_ns: npt.NDArray[np.int64], usable: npt.NDArray[np.bool_]
+) -> tuple[int, int, int, float]: ...
+def unlike_rows(
+    counts: npt.NDArray[np.int64],
+    sums_ns: npt.NDArray[np.int64],
+    usable: npt.NDArray[np.bool_],
+    fewest: int,
+    far_ns: float,
+    spreads: float,
+    sigmas: float,
+    least_ns: float,
+) -> npt.NDArray[np.bool_]: ...
+def rows_apart(
+    up_rows: npt.NDArray[np.uint64],
+    down_rows: npt.NDArray[np.uint64],
+    up: Fated,
+    down: Fated,
+    base_ns: int,
+    seed: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]: ...
+def carried(
+    up_ids: npt.NDArray[np.uint64],
+    up_times_ns: npt.NDArray[np.int64],
+    down_ids: npt.NDArray[np.uint64],
+    down_times_ns: npt.NDArray[np.int64],
+    ahead_ns: int,
+) -> (
+    tuple[
+        npt.NDArray[np.int64],
+        npt.NDArray[np.int64],
+        npt.NDArray[np.uint32],
+        npt.NDArray[np.uint32],
+        npt.NDArray[np.bool_],
+        npt.NDArray[np.bool_],
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+    ]
+    | None
+): ...
+def looked_up(
+    keys: npt.NDArray[np.uint64], values: npt.NDArray[np.int64], wanted: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.int64] | None: ...
+def at_most(ids: npt.NDArray[np.uint64], seed: int, level: int, capacity: int) -> tuple[int, npt.NDArray[np.bool_]]: ...
+def looking(
+    chosen: npt.NDArray[np.uint64],
+    behind: npt.NDArray[np.uint64],
+    early: npt.NDArray[np.uint64],
+    numbers: npt.NDArray[np.uint64],
+    times_ns: npt.NDArray[np.int64],
+    untold: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64], npt.NDArray[np.bool_]]: ...
 
 # queue
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.effort import examples
 from tests.support.filled_store import filled
-from tests.support.stored_results import ALL_TIMES, START_NS, result
+from tests.support.stored_results import ALL_TIMES, START_NS, added, result
 from tests.support.stores import AnyStore, Open
 from wirelag.collector.block import NAMES, ROWS, Block
 from wirelag.collector.packing import packed, unpacked
@@ -108,7 +108,7 @@ def test_a_sum_of_a_block_is_the_sum_of_its_rows() -> None:
     tallies[3].intervals, tallies[3].missed = 0, 1
     made = Block.of((i, 3, one) for i, one in enumerate(tallies))
     for first, end in ((0, 12), (3, 4), (5, 5)):
-        assert plain(made.sum(first, end)) == plain(Tally.of_parts(tallies[first:end]))
+        assert plain(made.sum(first, end)) == plain(added(tallies[first:end]))
 
 
 @pytest.mark.parametrize("most", [1, 4, 99])
@@ -119,7 +119,7 @@ def test_a_part_of_a_block_has_the_rows_of_its_time(most: int) -> None:
         found = made.within((begin, end), most)
         wanted = [row for row in rows if begin <= row[0] < end][-most:]
         assert [(*row[:2], plain(row[2])) for row in found.rows()] == [(*row[:2], plain(row[2])) for row in wanted]
-        assert plain(found.sum(0, len(found))) == plain(Tally.of_parts([row[2] for row in wanted]))
+        assert plain(found.sum(0, len(found))) == plain(added([row[2] for row in wanted]))
 
 
 def test_packing_changes_nothing_that_is_read(store: AnyStore) -> None:

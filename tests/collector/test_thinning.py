@@ -33,12 +33,16 @@ def plain(tally: Tally) -> dict[str, object]:
     return found | {"bins": tally.bins.tolist(), "weights": tally.weights.tolist()}
 
 
-def test_parts_added_at_once_equal_those_added_one_by_one() -> None:
-    parts, one_by_one = [row.tally for row in rows(25)], Tally()
-    for part in parts:
-        one_by_one.add(part)
-    assert plain(Tally.of_parts(parts)) == plain(one_by_one)
-    assert plain(Tally.of_parts([])) == plain(Tally())
+def test_a_copy_to_which_more_is_added_leaves_the_other_as_it_was() -> None:
+    first, second = (row.tally for row in rows(2))
+    before = plain(first)
+    whole, copy = Tally(), first.copied()
+    assert plain(copy) == before
+    for part in (first, second):
+        whole.add(part)
+    copy.add(second)
+    assert plain(copy) == plain(whole)
+    assert plain(first) == before
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 50, 99, 100, 101])

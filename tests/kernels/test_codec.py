@@ -119,6 +119,28 @@ def test_a_sample_has_the_bins_of_the_twin(sample: list[tuple[int, int]]) -> Non
     )
 
 
+@examples(100)
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 2**40)), max_size=20), st.lists(st.integers(0, 4), min_size=8)
+)
+def test_bins_are_counted_at_their_places(rows: list[tuple[int, int]], places: list[int]) -> None:
+    bins, weights = (np.array([row[i] for row in rows], np.int64) for i in range(2))
+    counts = np.arange(5)
+    expected = oracle.count_bins(bins.tolist(), weights.tolist(), places, counts.tolist())
+    assert _kernels.count_bins(bins, weights, np.array(places), counts) == weights.sum()
+    assert counts.tolist() == expected
+
+
+def test_bins_without_a_place_are_refused() -> None:
+    one, counts = np.ones(1, np.int64), np.zeros(2, np.int64)
+    for bin_, place in ((1, 0), (-1, 0), (0, 2), (0, -1)):
+        with pytest.raises(ValueError, match="a place"):
+            _kernels.count_bins(one * bin_, one, one * place, counts)
+    with pytest.raises(ValueError, match="a weight"):
+        _kernels.count_bins(one, counts, one, counts)
+    assert not counts.any()
+
+
 BINNED = st.dictionaries(st.integers(0, BINS - 1), WEIGHTS, max_size=40)
 
 

@@ -1,6 +1,5 @@
 """The two-point kernels against their definitions, rewritten in a few lines of Python; hostile input."""
 
-import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -525,25 +524,6 @@ def test_times_are_found_by_the_low_bits_of_numbers(rows: list[tuple[int, int]],
         seen[number % 2**32].append(time_ns)
     expected = [seen[one][0] if one in seen and len(seen[one]) == 1 else -1 for one in wanted]
     assert _kernels.times_of(*columns(rows), ids_of(wanted), -1).tolist() == expected
-
-
-@examples(100)
-@given(packets, st.integers(1, 20), seeds, st.randoms(use_true_random=False))
-def test_rows_are_left_without_packets_that_are_not_paired(
-    rows: list[tuple[int, int]], count: int, seed: int, chance: random.Random
-) -> None:
-    words = ids_of([chance.randrange(2**64) for _ in range(2 * count)])
-    fates = np.array([chance.randrange(3) for _ in rows], np.uint8)
-    left = words.tolist()
-    for (number, time_ns), fate in zip(rows, fates, strict=True):
-        if fate:
-            row = scaled(coin(number, seed, 2), count)
-            left[2 * row] = (left[2 * row] - 1) & ALL
-            left[2 * row + 1] = (left[2 * row + 1] - time_ns) & ALL
-    assert _kernels.rows_without(words, *columns(rows), fates, seed).tolist() == left
-    if rows:
-        with pytest.raises(ValueError, match="a fate each"):
-            _kernels.rows_without(words, *columns(rows), fates[1:], seed)
 
 
 @pytest.mark.parametrize("copies", [1.0, 1.3, 50.0])

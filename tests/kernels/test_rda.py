@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from wirelag import _kernels
+from wirelag.synopses import symbols
 
 Words = npt.NDArray[np.uint64]
 Finds = dict[int, int]
@@ -218,6 +219,23 @@ def test_garbage_ends() -> None:
         decoder.add(made)
         assert len(finds(*decoder.found())) <= decoder.symbols == banks * rows
         assert _kernels.strata_estimate(garbage(rng, 24 * 81, own), run) <= 81 * 24 << 24
+
+
+def test_symbols_in_words_decode_as_their_difference() -> None:
+    """As far as both points have them, each word cut into its parts (symbols.py)."""
+    rng = np.random.default_rng(11)
+    for run in range(200):
+        own = numbers(rng, 60)
+        up, down = (
+            symbols.symbols_of(own[int(rng.integers(0, 8)) :], 0, int(rng.integers(0, 40)), run) for _ in range(2)
+        )
+        both = min(len(up), len(down))
+        one, other = (_kernels.RatelessDecoder(run, 16, 4) for _ in range(2))
+        assert one.add_words(up, down, 44, 16) == other.add(symbols.less(down[:both], up[:both]))
+        assert finds(*one.found()) == finds(*other.found())
+        assert one.symbols == other.symbols == both
+    with pytest.raises(ValueError, match="bits of a count"):
+        _kernels.RatelessDecoder(0).add_words(up, down, 44, 20)
 
 
 def test_much_garbage_ends_soon() -> None:

@@ -54,6 +54,14 @@ def merge_bins(one: Bins, other: Bins) -> Bins:
     return _columns(sums)
 
 
+def count_bins(bins: Sequence[int], weights: Sequence[int], places: Sequence[int], counts: list[int]) -> list[int]:
+    """The counts with the weights of bins, each at its place."""
+    found = list(counts)
+    for bin_, weight in zip(bins, weights, strict=True):
+        found[places[bin_]] += weight
+    return found
+
+
 def pack_bins(bins: Sequence[int], weights: Sequence[int]) -> bytes:
     """The bytes of a weight, then all steps and all weights, their low bytes first."""
     used = (max(weights, default=0).bit_length() + 7) // 8

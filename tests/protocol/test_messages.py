@@ -210,6 +210,15 @@ def test_random_bytes_are_refused(data: bytes) -> None:
     refused(as_message(data))
 
 
+@pytest.mark.parametrize("name", MESSAGES)
+def test_names_are_plain_json(name: str) -> None:
+    text, _ = taken_apart(encode(MESSAGES[name]))
+    assert text == json.dumps(json.loads(text), separators=(",", ":")).encode()
+    plain = json.loads(text)[0]
+    assert plain["terms"] == json.loads(json.dumps(MESSAGES[name].terms.to_fields()))
+    assert list(plain) == ["type", "point", "segment", "interval", "terms", "clock", "seen", "sent_ns"]
+
+
 # ---- valid checksums, hostile content ----
 
 

@@ -50,7 +50,7 @@ def test_a_point_asked_about_unknown_packets_is_then_asked_for_everything(
         def __init__(self, seed: int) -> None:
             pass
 
-        def add(self, difference: Any) -> bool:
+        def add_words(self, up: Any, down: Any, number_bits: int, check_bits: int) -> bool:
             return True
 
         def found(self) -> tuple[Any, Any]:

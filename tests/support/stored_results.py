@@ -1,9 +1,12 @@
 """Results as the collector's store keeps them."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS
 from wirelag.collector.store import HOUR_NS
+from wirelag.collector.tally import Tally
 from wirelag.packets.interval import Interval
 from wirelag.protocol.loss import Loss
 from wirelag.protocol.messages import ClockReading, Seen
@@ -23,3 +26,11 @@ def result(delays_ns: np.ndarray, start_ns: int = START_NS, lost: int = 0, rank:
     return Result(
         "A>B", interval, rank, "rda", {None: crossing}, {None: Loss(lost, lost, lost)}, (SEEN, SEEN), clock, True
     )
+
+
+def added(parts: Iterable[Tally]) -> Tally:
+    """All of them added up, in order."""
+    whole = Tally()
+    for part in parts:
+        whole.add(part)
+    return whole

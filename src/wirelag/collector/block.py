@@ -26,7 +26,7 @@ ROWS: Final = 600  # intervals of the time that a block covers: ten minutes of s
 NAMES: Final = (*SINGLE, *MOMENTS, *LATER)
 _NONE: Final = np.empty(0, np.int64)
 _EXACT: Final = 1 << 53
-_NOTHING: Final = Tally()
+NOTHING: Final = Tally()  # it is never changed
 
 
 def period_ns(length_ns: int) -> int:
@@ -149,7 +149,7 @@ class Block:
     def sum(self, first: int, end: int) -> Tally:
         """The rows from `first` to before `end` added up, in order."""
         own = {name: values[first:end] for name, values in self.columns.items()}
-        whole = Tally(**{name: sum(own[name], getattr(_NOTHING, name)) for name in SUMS})
+        whole = Tally(**{name: sum(own[name], getattr(NOTHING, name)) for name in SUMS})
         whole.estimator = next((name for name in reversed(own["estimator"]) if name), "")
         whole.clock_error_ns = max(own["clock_error_ns"], default=0)
         whole.min_ns = min((one for one in own["min_ns"] if one is not None), default=None)

@@ -1,8 +1,9 @@
 """The running collector: messages come in, are stored, become results; results are stored and sent to listeners.
 
-Laws. A message is acknowledged once it and everything derived from it are on disk. Work is done when a message arrives;
-a clock that is never set tells when to stop waiting. After kill -9, stored messages are processed again, and questions
-are asked again. Unreadable messages are counted and acknowledged: they would not get better.
+Laws. A message is acknowledged once it is on disk, and what is derived from it, but a first result: that follows again.
+Work is done when a message arrives; a clock that is never set tells when to stop waiting. After kill -9, stored
+messages are processed again, and questions are asked again. Unreadable messages are counted and acknowledged: they
+would not get better.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from wirelag import _kernels
 from wirelag.collector.health import KINDS
 from wirelag.collector.last_minute import LastMinute
 from wirelag.collector.process import of_process
@@ -50,7 +51,7 @@ _BUCKETS: Final = np.searchsorted(np.array(BOUNDS) * 1e9, MIDDLES_NS)  # of each
 class _Sums:
     """The sums of one segment."""
 
-    delays: Any = field(default_factory=lambda: np.zeros(len(BOUNDS) + 1))
+    delays: Any = field(default_factory=lambda: np.zeros(len(BOUNDS) + 1, np.int64))
     seconds: float = 0.0
     interpolated: float = 0.0  # summed delays that rli assigned to packets
     counts: Counter[str] = field(default_factory=Counter)
@@ -124,12 +125,11 @@ class Metrics:
                 self._silent.pop((segment, interval), None)
                 counted = (segment, interval) in self._unseen
                 self._unseen.pop((segment, interval), None)
-            weights = np.bincount(_BUCKETS[tally.bins], tally.weights, len(BOUNDS) + 1)
-            weights[0] += tally.negative
-            sums.delays += weights
+            weight = _kernels.count_bins(tally.bins, tally.weights, _BUCKETS, sums.delays) + tally.negative
+            sums.delays[0] += tally.negative
             mean_ns = tally.moments.mean_ns
             # The mean is exact, the sample is not: so the histogram's sum uses the exact mean.
-            seconds = 0.0 if mean_ns is None else max(0.0, mean_ns) / 1e9 * float(weights.sum())
+            seconds = 0.0 if mean_ns is None else max(0.0, mean_ns) / 1e9 * weight
             sums.seconds += seconds
             sums.native.add(tally.bins, tally.weights, tally.negative, seconds)
             if interval is not None:
@@ -437,7 +437,7 @@ def _seconds(value_ns: Any) -> float | None:
 
 def _cumulative(bounds: tuple[float, ...], counts: Any) -> list[tuple[str, float]]:
     names = [*(f"{bound:g}" for bound in bounds), "+Inf"]
-    return list(zip(names, np.cumsum(counts).tolist(), strict=True))
+    return list(zip(names, np.cumsum(counts, dtype=np.float64).tolist(), strict=True))
 
 
 def _given_up(agent: dict[str, Any]) -> Any:

@@ -42,12 +42,12 @@ class Recent:
         number, newest = interval.start_ns // PART_NS, max(parts, default=-PARTS)
         if number < newest - PARTS:
             return  # the minute is over
-        covered, several = interval, [kept.tally]
+        covered, whole = interval, Tally()
         if number in parts:
             before, tally = parts[number]
             covered = Interval(min(before.start_ns, interval.start_ns), max(before.end_ns, interval.end_ns))
-            several.insert(0, tally)
-        whole = Tally.of_parts(several)
+            whole = tally.copied()
+        whole.add(kept.tally)
         whole.reason = kept.tally.reason
         parts[number] = covered, whole
         # Readers see the old minute or the new one.

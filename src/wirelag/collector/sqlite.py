@@ -1,6 +1,7 @@
 """The store in SQLite, in WAL mode (sqlite_file.py has the tables, pruning.py deletes).
 
 One process writes; others may read the file at the same time. When a part changes, its sum is rebuilt from all parts.
+A first result waits in memory for the one that replaces it (sqlite_firsts.py).
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
@@ -16,20 +16,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from wirelag.collector.block import Block, knows_more
+from wirelag.collector.block import NOTHING, Block, knows_more
 from wirelag.collector.columns import values_of
 from wirelag.collector.pruning import Pruner, used_bytes
 from wirelag.collector.sqlite_check import changed_rows, check, checksum, is_whole, of_message, stored
 from wirelag.collector.sqlite_file import (
-    UNCHECKED,
     cannot_open,
     connected,
     is_damage,
     opened,
 )
+from wirelag.collector.sqlite_firsts import Firsts, latest_in
+from wirelag.collector.sqlite_firsts import Where as FirstWhere
 from wirelag.collector.sqlite_puts import AGENTS, Waiting, Where, put
-from wirelag.collector.sqlite_reading import Name, latest_of, lengths_of, result_in, result_of, results_of
+from wirelag.collector.sqlite_reading import Name, fields_in, latest_of, lengths_of, result_of, results_of
 from wirelag.collector.sqlite_rescue import finish, rescue
+from wirelag.collector.sqlite_seal import pause, seal
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, SUMMED, Pruned, Put, Retention, Row, rows_in
 from wirelag.collector.tally import Tally
 from wirelag.packets.interval import Interval
@@ -59,7 +61,8 @@ class SqliteStore:
         self._turn = threading.Lock()  # of those who write: the collector, and who deletes
         self._pruning = threading.Lock()
         self._began = False
-        self._first: set[Where] = set()  # rows of first results, which any other replaces: not read again
+        self._first: set[Where] = set()  # places of first results, which any other replaces: not read again
+        self._firsts = Firsts()
         self._marked: set[tuple[int, int, int]] = set()  # sums that are stale, as far as this process knows
         self._checked: sqlite3.Connection | None = None  # the connection of a check that runs
         self._successor: tuple[str, dict[str, int]] | None = None  # of a damaged file: it has still to be opened
@@ -114,7 +117,10 @@ class SqliteStore:
         return self._keep
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; first results that wait are written before, if that can be done."""
+        if self._firsts.all() and not self._began:
+            with suppress(*self.errors):
+                self.write_firsts()
         self._pruner.ended = True
         for base in filter(None, (self._pruner.base, self._checked)):
             with suppress(sqlite3.ProgrammingError):  # it has just ended, or a rescue could not open it again
@@ -136,40 +142,15 @@ class SqliteStore:
                 return
             try:
                 check(self._checked)
-                for row in changed_rows(self._checked, partial(_pause, pruner), partial(self._seal, pruner)):
+                for row in changed_rows(
+                    self._checked, partial(pause, pruner), partial(seal, self.path, self._turn, pruner, self._note)
+                ):
                     self._note(row)
             except sqlite3.Error:
                 if not pruner.ended:
                     raise
             finally:
                 self._checked = None
-
-    def _seal(self, pruner: Pruner, table: str, rows: list[tuple[Any, ...]]) -> None:
-        """Give rows without a checksum theirs, so that a bit that changes from now on is seen; not if the disk fails.
-
-        Whoever writes such a row meanwhile gives it one.
-        """
-        if table == "results":
-            where, kept = "series = ? and length_ns = ? and start_ns = ?", list[tuple[Any, ...]]()
-            for series, segment, key, length_ns, *row in rows:  # one that is impossible was damaged before
-                if result_in((segment, key), length_ns, row, self._note) is not None:
-                    kept.append((checksum((segment, key, length_ns, *row[:-1])), series, length_ns, row[0]))
-        else:
-            where, kept = "key = ?", [(checksum(row), row[0]) for *row, _ in rows]
-        if not kept:
-            return
-        with self._turn:
-            if pruner.ended:
-                return
-            try:
-                with closing(connected(self.path)) as base:
-                    base.execute("begin immediate")
-                    base.executemany(f"update {table} set crc = ? where {where} and crc = {UNCHECKED}", kept)
-                    base.execute("commit")
-            except sqlite3.Error as error:
-                if is_damage(error):
-                    raise
-                # else the next check tries again
 
     def _note(self, row: str) -> None:
         if row not in self._damaged and len(self._damaged) < MOST_DAMAGED:
@@ -216,13 +197,25 @@ class SqliteStore:
         """Commit; once this returns, the data is on disk."""
         self._waiting.write()
         self._base.execute("commit")
+        self._firsts.commit()
         self._end()
+
+    def write_firsts(self) -> None:
+        """Write all first results that wait, in a transaction."""
+        self.begin()
+        try:
+            for where, tally in self._firsts.all():
+                self._write_first(where, tally)
+            self.commit()
+        finally:
+            self.rollback()
 
     def rollback(self) -> None:
         """Undo all since `begin`."""
         if not self._began:
             return
         self._waiting.forget()
+        self._firsts.forget()
         try:
             if self._base.in_transaction:
                 self._base.execute("rollback")
@@ -305,20 +298,23 @@ class SqliteStore:
         if series is None:
             self.beyond += 1
             return Put(None, taken=False)
-        where = (series, interval.length_ns, interval.start_ns)
-        known: Rank | None = Rank.FIRST
-        before = Tally()
-        if interval.start_ns > self._waiting.newest_ns(series, interval.length_ns):
-            known = None
-        elif where not in self._first or rank < Rank.FIRST:
-            known, before = self._stored((segment, key or ""), where)
+        where, name = (series, interval.length_ns, interval.start_ns), (segment, key or "")
+        known: Rank | None = None
+        before, first = NOTHING, (*name, *where[1:])
+        if where in self._first and rank >= Rank.FIRST:
+            known = Rank.FIRST
+        elif self._firsts.get(first) or interval.start_ns <= self._waiting.newest_ns(series, interval.length_ns):
+            known, before = self._stored(name, where)
         if known is not None and knows_more(known, before, rank, tally):
             return Put(known, taken=False)
-        self._write((segment, key or ""), where, rank, tally)
         if rank == Rank.FIRST and not tally.loss_sent and len(self._first) < MOST_FIRST:
             self._first.add(where)
+            if self._began and self._firsts.put(first, tally):
+                return Put(known, taken=True)
         else:
             self._first.discard(where)
+        self._firsts.drop(first)
+        self._write(name, where, rank, tally)
         if interval.length_ns < MINUTE_NS and rank != Rank.FIRST:
             self._mark(MINUTE_NS, interval.start_ns, series)
         elif MINUTE_NS <= interval.length_ns < HOUR_NS and rank != Rank.FIRST:
@@ -333,11 +329,13 @@ class SqliteStore:
         """What is stored of an interval of a series; nothing, if the disk has changed it."""
         series, length_ns, start_ns = where
         if series is None:
-            return None, Tally()
+            return None, NOTHING
+        if (first := self._firsts.get((*name, length_ns, start_ns))) is not None:
+            return Rank.FIRST, first
         if (series, length_ns, start_ns) in self._waiting.results:
             self._waiting.write()
         found = result_of(self._base, name, series, length_ns, start_ns, self._note)
-        return (None, Tally()) if found is None else (Rank(found[0]), found[1])
+        return (None, NOTHING) if found is None else (Rank(found[0]), found[1])
 
     def put_agents(self, said: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep the status of agents."""
@@ -355,11 +353,13 @@ class SqliteStore:
     def agents(self) -> dict[str, dict[str, Any]]:
         """The same, read back."""
         rows = self._base.execute("select point, said from agents").fetchall()
-        return {point: found for point, said in rows if (found := _fields(said)) is not None}
+        return {point: found for point, said in rows if (found := fields_in(said)) is not None}
 
     def sum_up(self, now_ns: int, most: int = 500) -> int:
         """Rebuild minutes and hours whose parts changed; returns how many. `failed` is called for one that fails."""
         done = 0
+        for where, tally in self._firsts.due():
+            self._write_first(where, tally)
         self._waiting.write()
         for length_ns in SUMMED:
             query = "select start_ns, series from stale where length_ns = ? and start_ns < ? limit ?"
@@ -456,6 +456,12 @@ class SqliteStore:
         self._waiting.result(where, (where[0], *row, checksum((*name, *row))))
         self._written()
 
+    def _write_first(self, where: FirstWhere, tally: Tally) -> None:
+        segment, key, length_ns, start_ns = where
+        self._firsts.drop(where)
+        if (series := self._series_of(segment, key or None)) is not None:  # it was deleted since, with its class
+            self._write((segment, key), (series, length_ns, start_ns), Rank.FIRST, tally)
+
     # ---- reading, from any thread ----
 
     def series(self) -> list[tuple[str, str | None]]:
@@ -469,26 +475,31 @@ class SqliteStore:
         query = "select said from changes where at_ns >= ? and at_ns < ? order by at_ns desc limit ?"
         with self._reading:
             rows = self._read_base.execute(query, (*times_ns, most)).fetchall()
-        return [found for (said,) in rows if (found := _fields(said)) is not None]
+        return [found for (said,) in rows if (found := fields_in(said)) is not None]
 
     def lengths_ns(self, segment: str, key: str | None) -> list[int]:
         """The lengths of a series' stored intervals."""
+        firsts = self._firsts.lengths_ns(segment, key or "")
         with self._reading:
             series = self._id_of(segment, key)
-            return [] if series is None else lengths_of(self._read_base, series)
+            return sorted(firsts.union([] if series is None else lengths_of(self._read_base, series)))
 
     def latest(self, since_ns: int) -> list[Row]:
         """The latest result since then of each segment and length but hours, all at once; not those in blocks."""
+        firsts = self._firsts.latest(since_ns)
         with self._reading:
-            return list(latest_of(self._read_base, HOUR_NS, since_ns, self._note))
+            found = list(latest_of(self._read_base, HOUR_NS, since_ns, self._note))
+        return latest_in([*firsts, *found]) if firsts else found
 
     def block(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> Block:
         """Results of one length that begin within these times, in order; the latest, if there are too many."""
+        name, firsts = (segment, key or ""), self._firsts.block(segment, key or "", length_ns)
         with self._reading:
             series = self._id_of(segment, key)
             if series is None:
                 return Block.joined([])
-            return results_of(self._read_base, (segment, key or ""), series, length_ns, times_ns, most, self._note)
+            found = results_of(self._read_base, name, series, length_ns, times_ns, most, self._note)
+        return Block.joined([found, firsts]).within(times_ns, most) if len(firsts) else found
 
     def rows(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> list[Row]:
         """The same as rows."""
@@ -506,20 +517,5 @@ class SqliteStore:
         return sum(file.stat().st_size for file in files if file.exists())
 
 
-def _pause(pruner: Pruner, took_s: float) -> None:
-    """Leave the processor to others for as long as a step of the check took."""
-    if not pruner.ended:
-        time.sleep(took_s)
-
-
 def _raise(what: str, error: Exception) -> None:
     raise error
-
-
-def _fields(text: Any) -> dict[str, Any] | None:
-    """Named values; None if the disk has changed them."""
-    try:
-        found = json.loads(text)
-    except (ValueError, TypeError):
-        return None
-    return found if isinstance(found, dict) else None

@@ -53,9 +53,9 @@ def stored(value: Any) -> Any:
 def checksum(values: Iterable[Any]) -> int:
     """The CRC-32 of values as SQLite gives them back: of their text, and of the bytes among them."""
     plain = list(values)
-    long = [i for i, value in enumerate(plain) if isinstance(value, bytes)]
-    found = 0
-    for i in long:
+    kinds, found, i = list(map(type, plain)), 0, -1
+    for _ in range(kinds.count(bytes)):
+        i = kinds.index(bytes, i + 1)
         found, plain[i] = zlib.crc32(plain[i], found), (len(plain[i]),)  # b"" is not 0
     return zlib.crc32(repr(plain).encode(errors="replace"), found)
 

@@ -6,6 +6,7 @@ left out and told, a row or a block. Everything is found by the primary key.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -139,3 +140,12 @@ def lengths_of(base: sqlite3.Connection, series: int) -> list[int]:
     while (length := base.execute(_LENGTHS, (series, found[-1])).fetchone()[0]) is not None:
         found.append(length)
     return found[1:]
+
+
+def fields_in(text: Any) -> dict[str, Any] | None:
+    """Named values; None if the disk has changed them."""
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,10 +1,10 @@
 """The store of a collector: messages until they are used, and results, rolled up.
 
-Laws. Data survives kill -9 and a power cut once `commit` has returned. A result of an interval is kept once, by
-(segment, class, length, start); one that knows less never replaces one that knows more, so a message that arrives
-again changes nothing. Minutes are sums of intervals and hours of minutes: nothing is counted twice. Each length is kept
-for its own time, and the store stays within its size: beyond it waiting messages go first, then the oldest single
-intervals.
+Laws. Data survives kill -9 and a power cut once `commit` has returned; only a first result may be lost with the
+process, since it follows from messages that are there. A result of an interval is kept once, by (segment, class,
+length, start); one that knows less never replaces one that knows more, so a message that arrives again changes nothing.
+Minutes are sums of intervals and hours of minutes: nothing is counted twice. Each length is kept for its own time, and
+the store stays within its size: beyond it waiting messages go first, then the oldest single intervals.
 """
 
 from __future__ import annotations

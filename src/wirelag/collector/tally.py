@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -106,13 +106,11 @@ class Tally:
         if self.min_ns is None:  # from the sample, as nothing better is known
             self.min_ns, self.max_ns = int(tail.delays_ns.min()), int(tail.delays_ns.max())
 
-    @classmethod
-    def of_parts(cls, parts: Sequence[Tally]) -> Tally:
-        """All of them added up, in order."""
-        whole = cls()
-        for part in parts:
-            whole.add(part)
-        return whole
+    def copied(self) -> Tally:
+        """A copy, to which more can be added; arrays are shared, since they are never changed."""
+        copy = Tally(*_FIELDS(self))
+        copy.moments = self.moments.copied()
+        return copy
 
     def add(self, other: Tally) -> None:
         """Add another interval."""
@@ -250,6 +248,7 @@ class Tally:
         self.bins, self.weights = _kernels.unpack_bins(zlib.decompress(data))
 
 
+_FIELDS: Final = attrgetter(*(one.name for one in fields(Tally)))
 SUMS: Final = (
     "intervals", "missed", "covered_ns", "sent", "received", "loss_sent", "lost", "lost_low", "lost_high",
     "references_received", "references_lost", "checked", "overtaken", "unseen_up", "unseen_down", "unsynchronised",

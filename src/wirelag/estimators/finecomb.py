@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.codec import array_of, packed_size
+from wirelag.codec import array_of
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
@@ -101,7 +101,8 @@ class Finecomb:
 
     def estimate(self, *synopses: FinecombSynopsis) -> Report:
         """The report of one interval's buckets."""
-        return self.cross(*synopses).report(NAME)
+        up, down = synopses
+        return self.cross(up, down).with_bytes(down.to_fields()).report(NAME)
 
     def cross(self, up: FinecombSynopsis, down: FinecombSynopsis) -> Crossing:
         """The crossing from buckets with the same packets at both points, as they are or after repair."""
@@ -120,7 +121,6 @@ class Finecomb:
             single_up=alone[0],
             single_down=alone[1],
             net_loss=True,
-            wire_bytes=packed_size(down.to_fields()),
             details={
                 "usable_rows": int(rows.usable.sum()),
                 "repaired_rows": int((usable == 2).sum()),

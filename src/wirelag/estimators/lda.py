@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.codec import array_of, packed_size
+from wirelag.codec import array_of
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.interval import Interval
 from wirelag.report import Report
-from wirelag.stats.moments import Moments, median_of
+from wirelag.stats.moments import Moments
 from wirelag.stats.row_sums import Deviation, Rows, lowered, raised
 from wirelag.synopses.cache import Cached, CacheMeter
 from wirelag.synopses.crossing import Crossing
@@ -107,7 +107,8 @@ class Lda:
 
     def estimate(self, *synopses: LdaSynopsis) -> Report:
         """The report of one interval's buckets."""
-        return self.cross(*synopses).report(NAME)
+        up, down = synopses
+        return self.cross(up, down).with_bytes(down.to_fields()).report(NAME)
 
     def cross(self, up: LdaSynopsis, down: LdaSynopsis) -> Crossing:
         """The crossing from buckets that counted the same number of packets at both points."""
@@ -126,7 +127,6 @@ class Lda:
             single_up=alone[0],
             single_down=alone[1],
             net_loss=True,
-            wire_bytes=packed_size(down.to_fields()),
             details={"usable_rows": int(rows.usable.sum()), "unlike_rows": int(unlike.sum())},
         )
         # Rows that all count alike hold the same packets: if a sample differs, it has missed what is rare.
@@ -155,16 +155,20 @@ def _unlike(rows: Rows, tail: DelaySample) -> npt.NDArray[np.bool_]:
     dropped if its sum is off by more than 1/32 of the interval, and by more than 24 times the largest sampled delay (a
     sample of 1 packet in many) plus 8 deviations of a row's sum. If all counts are equal, no row is dropped.
     """
-    found = np.zeros_like(rows.usable)
-    if min(int(rows.usable.sum()), len(tail)) < FEWEST:
-        return found
-    counts, sums_ns = rows.counts[rows.usable].astype(np.float64), rows.sums_ns[rows.usable].astype(np.float64)
-    off_ns = np.abs(sums_ns - median_of(sums_ns / counts) * counts)
-    spread_ns = SIGMAS * median_of(off_ns / np.sqrt(counts))
+    if len(tail) < FEWEST:
+        return np.zeros_like(rows.usable)
     largest_ns = float(np.abs(tail.delays_ns - tail.median_ns).max())
-    limits_ns = np.maximum(FAR * largest_ns + SPREADS * spread_ns * np.sqrt(counts), float(np.ptp(tail.sent_ns)) / FINE)
-    found[rows.usable] = off_ns > limits_ns
-    return found
+    found = _kernels.unlike_rows(
+        rows.counts.reshape(-1),
+        rows.sums_ns.reshape(-1),
+        rows.usable.reshape(-1),
+        FEWEST,
+        FAR * largest_ns,
+        SPREADS,
+        SIGMAS,
+        float(np.ptp(tail.sent_ns)) / FINE,
+    )
+    return found.reshape(rows.usable.shape)
 
 
 class LdaMeter:

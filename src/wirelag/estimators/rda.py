@@ -352,15 +352,15 @@ class Rda:
     ) -> Crossing:
         """The same from rows; if not all is decoded, from rows without a decoded number."""
         found = join(mine.ids, theirs.ids)
-        up_rest, down_rest = (
-            _kernels.rows_without(words, self.numbers(entries.ids), entries.times_ns, fates, self.seed)
-            for words, entries, fates in ((ups, mine, found.up_fate), (downs, theirs, found.down_fate))
+        up, down = (
+            (self.numbers(entries.ids), entries.times_ns, fates)
+            for entries, fates in ((mine, found.up_fate), (theirs, found.down_fate))
         )
-        counts = up_rest[0::2].copy()
-        usable = counts == down_rest[0::2]
+        base_ns = sample[0].median_ns
+        counts, sums_ns, usable = _kernels.rows_apart(ups, downs, up, down, base_ns & 2**64 - 1, self.seed)
         if not decoded.complete:
             usable &= self.row_sums(decoded.numbers, np.zeros(len(decoded.numbers), np.int64))[0::2] == 0
-        rows = Rows.difference(up_rest[1::2], down_rest[1::2], counts, usable, 1, sample[0].median_ns)
+        rows = Rows(counts.reshape(1, -1), sums_ns.reshape(1, -1), usable.reshape(1, -1), base_ns)
         return self._summed(rows, decoded, mine, theirs, sample, found)
 
     def _summed(

@@ -28,6 +28,7 @@ from wirelag.codec import MOST_COUNT, array_of, from_json, number_of, pack, spli
 from wirelag.errors import WirelagError
 from wirelag.packets.interval import Interval
 from wirelag.protocol.dictionary import lengthen, shorten
+from wirelag.protocol.opening import written
 from wirelag.protocol.reconcile import check_answer, check_ask
 from wirelag.protocol.terms import Terms, second_round
 from wirelag.protocol.version1 import parts as parts_of_version1
@@ -173,18 +174,9 @@ def ahead_of(message: Message) -> tuple[int, int] | None:
 
 def encode(message: Message) -> bytes:
     """The start, the compressed names and numbers of the opening and of all records, then the arrays."""
-    opening = {
-        "type": message.type,
-        "point": message.point,
-        "segment": message.segment,
-        "interval": _place(message.interval),
-        "terms": message.terms.to_fields(),
-        "clock": {name: getattr(message.clock, name) for name in _CLOCK},
-        "seen": {name: getattr(message.seen, name) for name in _SEEN},
-        "sent_ns": message.sent_ns,
-    }
-    names, arrays = split_fields((opening, *message.records))
-    short = shorten(to_json(names))
+    names, arrays = split_fields(message.records)
+    records = b"," + to_json(names)[1:] if names else b"]"
+    short = shorten(written(message).encode() + records)
     body = _LENGTH.pack(len(short)) + short + arrays
     return _START.pack(MAGIC, VERSION, zlib.crc32(body)) + body
 

@@ -22,7 +22,9 @@ from wirelag.synopses.crossing import Crossing, joined
 from wirelag.synopses.delay_sample import DelaySample
 from wirelag.synopses.reordering import Looking, Times, times_of
 from wirelag.synopses.symbols import (
+    CHECK_BITS,
     LOW,
+    NUMBER_BITS,
     NUMBERS,
     WORD_BYTES,
     SymbolSynopsis,
@@ -206,13 +208,14 @@ class Reconciling:
 
     def _lower(self) -> list[int]:
         """The points that kept more than the other."""
-        return [side for side, one in enumerate(self.synopses) if one.level < self.level]
+        highest = self.level
+        return [side for side, one in enumerate(self.synopses) if one.level < highest]
 
     def _decode(self) -> dict[int, Record]:
         up, down = (one.words for one in self.synopses)
         count, longest = min(len(up), len(down)), max(len(up), len(down))
-        apart, decoding = less(down[:count], up[:count]), decoder(self.estimator.seed)
-        if count and decoding.add(apart):
+        decoding = decoder(self.estimator.seed)
+        if count and decoding.add_words(up, down, NUMBER_BITS, CHECK_BITS):
             self.decoded = Decoded(*decoding.found(), True, _NONE)
             none = Told(*[Cached.empty(self.estimator.seed)] * 2)
             for side, numbers in enumerate((self.decoded.upstream, self.decoded.downstream)):
@@ -220,7 +223,7 @@ class Reconciling:
             return {}
         if count < longest:
             return {int(len(down) < len(up)): {"symbols": longest, "after": count}}
-        wish, entries = max(count + count // 2, enough(likely(apart))), [one.entries for one in self.synopses]
+        wish, entries = max(count + count // 2, enough(likely(less(down, up)))), [one.entries for one in self.synopses]
         if self.grown >= GROWN or wish > MOST_SYMBOLS or 2 * WORD_BYTES * wish > _PACKET_BYTES * sum(entries):
             return self._ask_whole()
         self.grown += 1

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
 from wirelag.stats.bins import MIDDLES_NS
 
 SCALE: Final = 5  # FACTOR is 2^(2^-SCALE)
@@ -35,7 +36,7 @@ class Exponential:
 
     def add(self, bins: npt.NDArray[np.int64], weights: npt.NDArray[Any], negative: int, seconds: float) -> None:
         """Add delays in bins, those that are negative, and their sum."""
-        np.add.at(self._counts, _PLACES[bins], weights.astype(np.int64))
+        _kernels.count_bins(bins, weights, _PLACES, self._counts)
         self._counts[0] += negative
         self.seconds += seconds
 

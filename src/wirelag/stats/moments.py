@@ -26,13 +26,6 @@ def exact_sum(values: Times) -> int:
     return (high << 64) + low
 
 
-def median_of(values: npt.NDArray[np.float64]) -> float:
-    """The median of at least one value: as numpy's, but quick for few."""
-    places = [(len(values) - 1) // 2, len(values) // 2]
-    lower, upper = np.partition(values, places)[places].tolist()
-    return float(lower + upper) / 2
-
-
 def bound_ns(std_ns: float, used: int, doubt: float) -> float:
     """How far the mean of `used` delays is from the truth, with probability at least 1 - doubt.
 
@@ -69,12 +62,8 @@ class Moments:
         """Moments of individual delays, each of which stands for `stands_for` packets."""
         if not len(delays_ns):
             return cls()
-        above = (delays_ns - delays_ns[0]).astype(np.float64)  # a clock offset would use up the digits of a float
-        count = len(delays_ns)
-        above -= np.add.reduce(above) / count  # as numpy's var, but quick, and in the same memory
-        above *= above
-        variance = float(np.add.reduce(above) / count)
-        return cls.of(count, exact_sum(delays_ns), variance, count * stands_for)
+        sum_ns, variance, _, _ = _kernels.delay_sums(delays_ns)
+        return cls.of(len(delays_ns), sum_ns, variance, len(delays_ns) * stands_for)
 
     @classmethod
     def of_sample(cls, delays_ns: Times, weights: Times) -> Moments:

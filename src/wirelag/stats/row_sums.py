@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
 from wirelag.codec import array_of
-from wirelag.stats.moments import exact_sum
 
 Deviation = Literal["rows", "collapse"]
 Counts = npt.NDArray[np.uint64]
@@ -46,20 +46,19 @@ class Rows:
         return cls(counts.view(np.int64).reshape(shape), sums_ns.reshape(shape), useful.reshape(shape), base_ns)
 
     @cached_property
-    def _picked(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int, int]:
-        """Packets and summed delays of usable rows, and both in all."""
-        counts, sums_ns = self.counts[self.usable], self.sums_ns[self.usable]
-        return counts, sums_ns, int(counts.sum()), exact_sum(sums_ns)
+    def _totals(self) -> tuple[int, int, int, float]:
+        """Usable rows, their packets, their summed delay, and the sum of (D_i - mean n_i)^2 / n_i over them."""
+        return _kernels.row_totals(self.counts.reshape(-1), self.sums_ns.reshape(-1), self.usable.reshape(-1))
 
     @property
     def used(self) -> int:
         """Packets in usable rows."""
-        return self._picked[2]
+        return self._totals[1]
 
     @property
     def sum_ns(self) -> int:
         """Their summed delay, exact."""
-        return self._picked[3] + self.base_ns * self.used
+        return self._totals[2] + self.base_ns * self.used
 
     def first(self) -> Rows:
         """The first bank."""
@@ -75,14 +74,8 @@ class Rows:
 
     def _between_rows(self) -> float | None:
         """Sum (D_i - mu n_i)^2 / n_i, over usable rows less one for the mean."""
-        counts, sums_ns, used, sum_ns = self._picked
-        freedom = len(counts) - 1
-        if freedom < 1:
-            return None
-        # The integer part of the mean is split off, so that the rest keeps its digits.
-        whole, part = divmod(sum_ns, used)
-        rest = (sums_ns - np.int64(whole) * counts).astype(np.float64) - part / used * counts
-        return float((rest * rest / counts).sum()) / freedom
+        rows, _, _, squares = self._totals
+        return squares / (rows - 1) if rows > 1 else None
 
     def _collapsed(self, mean_ns: float) -> float | None:
         """The papers' estimator: usable rows in pairs with opposite signs, F - mu^2. For comparison; often far off."""

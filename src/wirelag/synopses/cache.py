@@ -74,11 +74,7 @@ class Cached:
         """The entries that a cache of this capacity would have kept."""
         if len(self) <= capacity:
             return self
-        coins, level = _kernels.coins(self.ids, self.seed, CACHE), self.level
-        kept = np.ones(len(coins), bool)
-        while int(np.count_nonzero(kept)) > capacity:
-            level += 1
-            kept = _survive(coins, level)
+        level, kept = _kernels.at_most(self.ids, self.seed, self.level, capacity)
         return self.only(kept, level)
 
     def followed_by(self, other: Cached, capacity: int) -> Cached:

@@ -14,7 +14,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
 from wirelag.clocks.fit import Clock
+from wirelag.codec import Fields, packed_size
 from wirelag.report import QUANTILES, Report
 from wirelag.stats.distribution import Z95
 from wirelag.stats.moments import Moments
@@ -28,7 +30,6 @@ Times = npt.NDArray[np.int64]
 
 CONTRADICTION: Final = 5.0  # standard errors between two estimates of one mean
 FEWEST_SINGLE: Final = 30  # single delays that can contradict sums
-FEW_SINGLE: Final = 64  # packets
 
 
 @dataclass(slots=True)
@@ -127,6 +128,11 @@ class Crossing:
         copy.moments, copy.details = self.moments.copied(), dict(self.details)
         return copy
 
+    def with_bytes(self, fields: Fields) -> Crossing:
+        """Itself, with the bytes that a synopsis of these fields takes on its way."""
+        self.wire_bytes = packed_size(fields)
+        return self
+
     def add_delays(self, sent_ns: Times, delays_ns: Times, stands_for: int = 1) -> None:
         """Add single delays."""
         if len(delays_ns):
@@ -135,11 +141,12 @@ class Crossing:
     @classmethod
     def of_delays(cls, sent_ns: Times, delays_ns: Times, stands_for: int) -> Crossing:
         """Single delays, at least one, and nothing else."""
+        count, (sum_ns, variance, least_ns, most_ns) = len(delays_ns), _kernels.delay_sums(delays_ns)
         return cls(
-            moments=Moments.of_delays(delays_ns, stands_for),
+            moments=Moments.of(count, sum_ns, variance, count * stands_for),
             tail=DelaySample.of(sent_ns, delays_ns, stands_for),
-            min_ns=int(delays_ns.min()),
-            max_ns=int(delays_ns.max()),
+            min_ns=least_ns,
+            max_ns=most_ns,
         )
 
     def add(self, other: Crossing, with_tail: bool = True) -> None:
@@ -364,23 +371,13 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int, with_delays
     if up is None or down is None or not len(up) or not len(down):
         return
     up, down = level(up, down)
-    if len(up) + len(down) <= FEW_SINGLE and set(up.ids.tolist()).isdisjoint(down.ids.tolist()):  # sooner than joined
+    # A packet seen long before it was sent is a copy of another: both stay single.
+    found = _kernels.carried(up.ids, up.times_ns, down.ids, down.times_ns, ahead_ns)
+    if found is None:  # as in most cases
         sent_here.single_up, seen_there.single_down = up, down
         return
+    sent_ns, delays_ns, up_rows, down_rows, up_single, down_single, unreal, only_up, only_down, *copies = found
     stands_for = up.stands_for
-    found = join(up.ids, down.ids)
-    if found.only_upstream == len(up) and found.only_downstream == len(down):  # no id in common, as in most cases
-        sent_here.single_up, seen_there.single_down = up, down
-        return
-    sent_ns = up.times_ns[found.up_rows]
-    delays_ns = down.times_ns[found.down_rows] - sent_ns
-    up_rows, down_rows, unreal = found.up_rows, found.down_rows, 0
-    up_single, down_single = found.up_fate == SINGLE, found.down_fate == SINGLE
-    real = delays_ns >= -ahead_ns  # a packet seen long before it was sent is a copy of another: both stay single
-    if not real.all():
-        up_single[up_rows[~real]] = down_single[down_rows[~real]] = True
-        unreal = int((~real).sum())
-        up_rows, down_rows, sent_ns, delays_ns = up_rows[real], down_rows[real], sent_ns[real], delays_ns[real]
     if with_delays and len(delays_ns):
         whole = Crossing.of_delays(sent_ns, delays_ns, stands_for)
         if sent_here.tail_level > up.level:
@@ -388,7 +385,7 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int, with_delays
             whole.tail = DelaySample.of(sent_ns[in_tail], delays_ns[in_tail], 1 << sent_here.tail_level)
         sent_here._add_sums(whole)
     _pass_on(sent_here, up, down, up_rows, down_rows, sent_ns, delays_ns)
-    went, came = len(up) - found.only_upstream - unreal, len(down) - found.only_downstream - unreal
+    went, came = len(up) - only_up - unreal, len(down) - only_down - unreal
     if stands_for == 1 or not sent_here.net_loss:  # a difference of all packets is surer than two scaled samples
         sent_here.late += went * stands_for
         seen_there.early += came * stands_for
@@ -396,9 +393,13 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int, with_delays
         sent_here.came, seen_there.came = sent_here.came - went * stands_for, seen_there.came + came * stands_for
         sent_here.came_variance += went * stands_for * (stands_for - 1)
         seen_there.came_variance += came * stands_for * (stands_for - 1)
-    for crossing, name in ((sent_here, "ambiguous"), (sent_here, "reordered"), (seen_there, "duplicated")):
-        if getattr(crossing, name) is not None:
-            setattr(crossing, name, getattr(crossing, name) + getattr(found, name) * stands_for)
+    duplicated, ambiguous, reordered = (count * stands_for for count in copies)
+    if sent_here.ambiguous is not None:
+        sent_here.ambiguous += ambiguous
+    if sent_here.reordered is not None:
+        sent_here.reordered += reordered
+    if seen_there.duplicated is not None:
+        seen_there.duplicated += duplicated
     sent_here.single_up = up.only(up_single)
     seen_there.single_down = down.only(down_single)
 

@@ -31,7 +31,7 @@ from wirelag.stats.over_time import (
     with_the_mean,
 )
 from wirelag.stats.shares import enough_beyond, quantile_shares, share_bounds
-from wirelag.synopses.cache import SINGLE, Cached, join, level
+from wirelag.synopses.cache import SINGLE, Cached, Joined, join, level
 
 MOST: Final = 1 << 22
 THINNING: Final = 10  # purpose of the hash
@@ -63,7 +63,7 @@ class DelaySample:
     @classmethod
     def between(cls, up: Cached, down: Cached) -> DelaySample:
         """The delays of packets in both caches."""
-        return compared(up, down)[0]
+        return _both(*level(up, down))[0]
 
     def __len__(self) -> int:
         return len(self.delays_ns)
@@ -89,12 +89,7 @@ class DelaySample:
     @property
     def median_ns(self) -> int:
         """The median delay; 0 without any."""
-        count = len(self)
-        if not count:
-            return 0
-        places = [(count - 1) // 2, count // 2]
-        lower, upper = np.partition(self.delays_ns, places)[places].tolist()
-        return lower if lower == upper else int((float(lower) + float(upper)) / 2)  # as numpy's median, but quick
+        return _kernels.median(self.delays_ns)
 
     @property
     def disordered(self) -> bool:
@@ -253,10 +248,15 @@ class _Ranked:
 def compared(up: Cached, down: Cached) -> tuple[DelaySample, Cached, Cached]:
     """The delays of packets in both caches, and the packets that only one of them has."""
     up, down = level(up, down)
+    both, found = _both(up, down)
+    return both, up.only(found.up_fate == SINGLE), down.only(found.down_fate == SINGLE)
+
+
+def _both(up: Cached, down: Cached) -> tuple[DelaySample, Joined]:
+    """The delays of packets in both, which are of one level, and how they were joined."""
     found = join(up.ids, down.ids)
     sent_ns = up.times_ns[found.up_rows]
-    both = DelaySample.of(sent_ns, down.times_ns[found.down_rows] - sent_ns, up.stands_for)
-    return both, up.only(found.up_fate == SINGLE), down.only(found.down_fate == SINGLE)
+    return DelaySample.of(sent_ns, down.times_ns[found.down_rows] - sent_ns, up.stands_for), found
 
 
 def common(up: Cached, down: Cached, alone: Sequence[Cached]) -> int:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.stats.distribution import wilson
 from wirelag.synopses.cache import Cached, survives
-from wirelag.synopses.symbols import LOW, MOST_CHECKED, SymbolSynopsis, Words, numbers_of
+from wirelag.synopses.symbols import LOW, MOST_CHECKED, SymbolSynopsis, Words
 
 LOOKED_AT: Final = MOST_CHECKED  # sampled packets per interval
 FEWEST: Final = 64  # packets per interval; with fewer, sampling is not worth the bytes
@@ -94,17 +94,9 @@ class Looking:
         chosen = looked_at(down)
         if len(behind) != len(chosen):
             return cls.nothing()
-        numbers, early = numbers_of(chosen.ids) & LOW, set((only_downstream & LOW).tolist())
-        sent_ns = times_of(numbers_of(up.ids), up.times_ns, numbers)
-        found = []  # numpy takes longer for so few
-        for number, one_behind, one_ns in zip(numbers.tolist(), behind.tolist(), sent_ns.tolist(), strict=True):
-            is_early, is_behind_early = number in early, one_behind in early
-            if one_behind != number and (not is_behind_early if is_early else one_ns != UNTOLD_NS):
-                found.append((UNTOLD_NS if is_early else one_ns, one_behind, is_behind_early))
-        if not found:
-            return cls.nothing()
-        kept_ns, kept, are_early = zip(*found, strict=True)
-        return cls(np.array(kept_ns, np.int64), np.array(kept, np.uint64), np.array(are_early, bool))
+        numbers, early = _kernels.number_copies(up.ids), only_downstream
+        own = _kernels.number_copies(chosen.ids)
+        return cls(*_kernels.looking(own, behind, early, numbers, up.times_ns, UNTOLD_NS))
 
     @property
     def wanted(self) -> Words:
@@ -113,6 +105,6 @@ class Looking:
 
     def order(self, times_ns: Times) -> Order:
         """Judge the order with the times of the wanted packets. An early packet was overtaken by any that was not."""
-        told = times_ns != UNTOLD_NS
+        told, early = times_ns != UNTOLD_NS, int(np.count_nonzero(self.behind_early))
         overtaken = told & (times_ns > self.sent_ns[~self.behind_early])
-        return Order(int(self.behind_early.sum() + told.sum()), int(overtaken.sum()))
+        return Order(early + int(np.count_nonzero(told)), int(np.count_nonzero(overtaken)))

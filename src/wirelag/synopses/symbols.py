@@ -132,17 +132,11 @@ class Unasked:
 
     def times_of(self, numbers: Words) -> Times | None:
         """The times of these packets; None if one of them is not told."""
-        return _looked_up(self.numbers, self.times_ns, numbers)
+        return _kernels.looked_up(self.numbers, self.times_ns, numbers)
 
     def times_before(self, before: Words, wanted: Words) -> Times | None:
         """The times of these packets among those `before`; None if one of them is not told."""
-        return None if self.before_ns is None else _looked_up(before, self.before_ns, wanted)
-
-
-def _looked_up(keys: Words, values: Times, wanted: Words) -> Times | None:
-    known = dict(zip(keys.tolist(), values.tolist(), strict=True))  # numpy takes longer for so few
-    found = [known.get(key) for key in wanted.tolist()]
-    return None if None in found else np.array(found, np.int64)
+        return None if self.before_ns is None else _kernels.looked_up(before, self.before_ns, wanted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,12 @@ def spans_between(
         pairs = iter([_everything(estimator, packets, grouping)])
     else:
         pairs = paired_by_clock(ups, downs)
-    spans = crossed(pairs, lambda _, __, up, down: estimator.cross(up, down), *(empty[p] for p in estimator.points))
+
+    def cross(interval: Interval, tag: int, up: Any, down: Any) -> Crossing:
+        crossing = estimator.cross(up, down)
+        return crossing if crossing.wire_bytes else crossing.with_bytes(down.to_fields())
+
+    spans = crossed(pairs, cross, *(empty[p] for p in estimator.points))
     spans = settled(spans, interval_ns or 0, ahead_ns)
     if interval_ns is None or delimiters is not None:
         return spans
