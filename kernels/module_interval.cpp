@@ -327,14 +327,18 @@ nb::object at_most(nb::handle given, u64 seed, u32 level, size_t capacity)
     bool *kept;
     nb::object made = unfilled_array<bool>(count, kept);
 
-    for (size_t i = 0; i < count; i++)
-        with[zeros[i] = static_cast<u8>(wl_leading_zeros(wl_coin(ids.data()[i], key)))]++;
-    for (u32 of = level + 1; of <= 64; of++)
-        left += with[of];
-    for (level++; left > capacity; level++)
-        left -= with[level];
-    for (size_t i = 0; i < count; i++)
-        kept[i] = zeros[i] >= level;
+    {
+        const Unlocked meanwhile(count);
+
+        for (size_t i = 0; i < count; i++)
+            with[zeros[i] = static_cast<u8>(wl_leading_zeros(wl_coin(ids.data()[i], key)))]++;
+        for (u32 of = level + 1; of <= 64; of++)
+            left += with[of];
+        for (level++; left > capacity; level++)
+            left -= with[level];
+        for (size_t i = 0; i < count; i++)
+            kept[i] = zeros[i] >= level;
+    }
     return nb::make_tuple(level, made);
 }
 
