@@ -29,4 +29,5 @@ NB_MODULE(_kernels, m)
     add_routes(m);
     add_maglev(m);
     add_codec(m);
+    add_unzstd(m);
 }

@@ -49,6 +49,7 @@ COMMANDS = {
         "doctor": "Show what works, and how to mend what does not.",
     },
 }
+READ_AT_ONCE = ("info", "rtt")  # what these read is decompressed while Python still imports what they do
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
 _HELP = """\
 Usage: wirelag COMMAND ...   How late is the network? From packets you have.
@@ -70,7 +71,12 @@ def command(name: str) -> Command:
 def app(words: Sequence[str]) -> None:
     """Do what these words say."""
     first, *rest = words or ("--help",)
-    if first in NAMES:
+    if first in READ_AT_ONCE:
+        from wirelag.capture.unzstd import beginning
+
+        with beginning(rest):
+            command(first).run(rest)
+    elif first in NAMES:
         command(first).run(rest)
     elif first in ("-h", "--help"):
         groups = (f"{title}\n{_rows(group)}" for title, group in COMMANDS.items())
