@@ -31,4 +31,5 @@ NB_MODULE(_kernels, m)
     add_maglev(m);
     add_codec(m);
     add_messages(m);
+    add_unzstd(m);
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from wirelag import _kernels
 from wirelag.capture.streams import STANDARD_INPUT, Stream, is_remote, open_stream
+from wirelag.capture.unzstd import begun
 from wirelag.errors import WirelagError
 from wirelag.packets.filters import Filter
 
@@ -184,9 +185,9 @@ class CaptureFile:
             yield from self._batches(stream) if self.take is None else map(self.take, self._batches(stream))
 
     @contextmanager
-    def opened(self) -> Iterator[Stream]:
-        """Its bytes, from the beginning."""
-        stream = self._stream = self._open()
+    def opened(self, stream: Stream | None = None) -> Iterator[Stream]:
+        """Its bytes, from the beginning; `stream` has them, if it is open already."""
+        stream = self._stream = stream or self._open()
         try:
             self.compression = stream.compression
             self.warnings = []
@@ -197,7 +198,7 @@ class CaptureFile:
             stream.close()
 
     def _open(self) -> Stream:
-        return open_stream(self.path)
+        return (begun(self.path) if self.cores > 1 else None) or open_stream(self.path)
 
     def new_reader(self) -> _kernels.Reader:
         """What decodes it from the beginning, and counts."""

@@ -9,8 +9,8 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Callable
-from typing import IO, Any, Final, cast
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from wirelag.errors import WirelagError
 
@@ -117,129 +117,98 @@ class _Decompressed(Stream):
         return bytes(self._buffer[:n])
 
 
-class _ZstdFrames:
-    """Follows zstd's frames block by block: the library does not distinguish a truncated frame from a complete one.
+class _ZstdParts:
+    """The parts of zstd's frames (RFC 8878): a header, a block, a checksum.
 
-    The format is RFC 8878: a header whose first byte gives its length, blocks of 3 bytes plus content, a checksum.
+    The library gets them one by one, since what a call decompresses before it fails is lost. They also tell whether the
+    file ends where a frame does.
     """
 
-    def __init__(self) -> None:
-        self._next: Callable[[bytes], None] = self._magic
-        self._wanted = 4  # bytes of the next part
-        self._part = b""
-        self._passed_over = 0
-        self._checksum = 0
+    def __init__(self, read: Callable[[], bytes]) -> None:
+        self._read = read
+        self._data, self._at = b"", 0
+        self._ended = False
+        self.complete = False  # a frame has ended, and no other has begun
 
-    @property
-    def complete(self) -> bool:
-        """Whether a frame has ended and no other has begun."""
-        return self._next == self._magic and not self._part and not self._passed_over
+    def __iter__(self) -> Iterator[bytes]:
+        while magic := self._take(4):
+            self.complete = False
+            if magic == _ZSTD:
+                yield from self._frame(magic)
+            else:  # a frame to be skipped, or damage that the library will report
+                size = self._take(4)
+                yield magic + size
+                left = int.from_bytes(size, "little")
+                while left and (passed_over := self._take(min(left, _READ))):
+                    left -= len(passed_over)
+                    yield passed_over
+            self.complete = not self._ended
 
-    def feed(self, data: bytes) -> None:
-        """Follow these bytes."""
-        at = 0
-        while at < len(data):
-            if self._next == self._block and not self._passed_over and not self._part:
-                at = self._whole_blocks(data, at)
-                if at >= len(data):
-                    self._passed_over = at - len(data)
-                    break
-            if self._passed_over:
-                step = min(self._passed_over, len(data) - at)
-                self._passed_over -= step
-            else:
-                step = min(self._wanted - len(self._part), len(data) - at)
-                self._part += data[at : at + step]
-                if len(self._part) == self._wanted:
-                    part, self._part = self._part, b""
-                    self._next(part)
-            at += step
-
-    def _whole_blocks(self, data: bytes, at: int) -> int:
-        """Pass over the blocks from here on whose headers are in the data, but the last one: where that leads.
-
-        It does what the other methods do, for nearly all blocks.
-        """
-        while at + 3 <= len(data) and not data[at] & 1:
-            header = data[at] | data[at + 1] << 8 | data[at + 2] << 16
-            at += 4 if header >> 1 & 3 == 1 else 3 + (header >> 3)
-        return at
-
-    def _expect(self, what: Callable[[bytes], None], wanted: int) -> None:
-        self._next, self._wanted = what, wanted
-
-    def _magic(self, part: bytes) -> None:
-        if part == _ZSTD:
-            self._expect(self._descriptor, 1)
-        else:  # a frame to be skipped, or damage that the library will report
-            self._expect(self._skippable, 4)
-
-    def _skippable(self, part: bytes) -> None:
-        self._passed_over = int.from_bytes(part, "little")
-        self._expect(self._magic, 4)
-
-    def _descriptor(self, part: bytes) -> None:
-        single, size_flag, dictionary = part[0] >> 5 & 1, part[0] >> 6, part[0] & 3
-        self._checksum = 4 * (part[0] >> 2 & 1)
+    def _frame(self, magic: bytes) -> Iterator[bytes]:
+        descriptor = self._take(1)
+        first = int.from_bytes(descriptor, "little")
+        single, size_flag, dictionary = first >> 5 & 1, first >> 6, first & 3
         size = (single, 2, 4, 8)[size_flag]
-        self._passed_over = (1 - single) + (0, 1, 2, 4)[dictionary] + size
-        self._expect(self._block, 3)
+        yield magic + descriptor + self._take((1 - single) + (0, 1, 2, 4)[dictionary] + size)
+        last = 0
+        while not (last or self._ended):
+            header = int.from_bytes(begin := self._take(3), "little")
+            last, kind, size = header & 1, header >> 1 & 3, header >> 3
+            yield begin + self._take(1 if kind == 1 else size)
+        if first >> 2 & 1:
+            yield self._take(4)
 
-    def _block(self, part: bytes) -> None:
-        header = int.from_bytes(part, "little")
-        last, kind, size = header & 1, header >> 1 & 3, header >> 3
-        self._passed_over = (1 if kind == 1 else size) + (self._checksum if last else 0)
-        self._expect(self._magic, 4) if last else self._expect(self._block, 3)
+    def _take(self, wanted: int) -> bytes:
+        """So many bytes, or what is left of the file."""
+        while len(self._data) - self._at < wanted and not self._ended:
+            more = self._read()
+            self._data, self._at, self._ended = self._data[self._at :] + more, 0, not more
+        taken = self._data[self._at : self._at + wanted]
+        self._at += len(taken)
+        return taken
 
 
 class _Zstd(Stream):
-    """Zstandard frames; the library has its own interface."""
+    """Zstandard frames, by the library's package for Python."""
 
     def __init__(self, name: str, raw: io.RawIOBase, head: bytes) -> None:
         super().__init__(name, raw, head)
         import zstandard
 
         self.compression = "zstd"
-        self.frames = _ZstdFrames()
         self._error = zstandard.ZstdError
-        decompressor = zstandard.ZstdDecompressor(max_window_size=128 << 20)
-        source = cast(IO[bytes], _Source(self))
-        self._reader = decompressor.stream_reader(source, read_size=_READ, read_across_frames=True)
+        self._frames = _ZstdParts(self._compressed)
+        self._parts = iter(self._frames)
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=128 << 20).decompressobj(
+            read_across_frames=True
+        )
+        self._rest = memoryview(b"")
 
-    def compressed(self, size: int) -> bytes:
+    def _compressed(self) -> bytes:
         """The next bytes of the file."""
         if self.head:
-            data, self.head = self.head[:size], self.head[size:]
+            data, self.head = self.head, b""
             return data
         try:
-            return self.raw.read(size) or b""
+            return self.raw.read(_READ) or b""
         except OSError as error:
             self.broken = f"reading failed ({error.strerror or error})"
             return b""
 
     def readinto(self, buffer: memoryview) -> int:
-        if self.broken:
-            return 0
-        try:
-            got = int(self._reader.readinto(buffer))
-            if not got and not self.frames.complete:
-                self.broken = "the zstd data breaks off"
-            return got
-        except self._error as error:
-            self.broken = f"the zstd data is damaged ({error})"
-            return 0
-
-
-class _Source:
-    """The compressed bytes under a `_Zstd`, in the form that its library reads."""
-
-    def __init__(self, stream: _Zstd) -> None:
-        self.stream = stream
-
-    def read(self, size: int) -> bytes:
-        data = self.stream.compressed(size)
-        self.stream.frames.feed(data)
-        return data
+        while not self._rest and not self.broken:
+            part = next(self._parts, b"")
+            if not part:
+                if not self._frames.complete:
+                    self.broken = "the zstd data breaks off"
+                break
+            try:
+                self._rest = memoryview(self._decompressor.decompress(part))
+            except self._error as error:
+                self.broken = f"the zstd data is damaged ({str(error).rpartition(': ')[2]})"
+        got = min(len(buffer), len(self._rest))
+        buffer[:got], self._rest = self._rest[:got], self._rest[got:]
+        return got
 
 
 class Span(io.RawIOBase):
@@ -276,18 +245,29 @@ def open_stream(path: str, start: int = 0, stop: int | None = None) -> Stream:
     head = b""
     while len(head) < _LONGEST_MAGIC and (more := raw.read(_LONGEST_MAGIC - len(head))):
         head += more
-    if head.startswith(_GZIP):
-        return _Decompressed(path, raw, head, "gzip")
-    if head.startswith(_XZ):
-        return _Decompressed(path, raw, head, "xz")
-    if head.startswith(_ZSTD) or _is_skippable(head):
+    compression = compression_of(head)
+    if compression == "zstd":
         return _Zstd(path, raw, head)
-    return Stream(path, raw, head)
+    return _Decompressed(path, raw, head, compression) if compression else Stream(path, raw, head)
 
 
-def _is_skippable(head: bytes) -> bool:
-    """Whether a frame of zstd that holds no data begins here: pzstd writes one before each other."""
-    return head[1:4] == _SKIPPABLE and head[0] >> 4 == _SKIPPABLE_KIND
+def compression_of(head: bytes) -> str:
+    """How what begins with these bytes is compressed; empty: not at all."""
+    if head.startswith(_GZIP):
+        return "gzip"
+    if head.startswith(_XZ):
+        return "xz"
+    is_skippable = head[1:4] == _SKIPPABLE and head[0] >> 4 == _SKIPPABLE_KIND  # pzstd writes one before each frame
+    return "zstd" if is_skippable or head.startswith(_ZSTD) else ""
+
+
+def is_compressed(path: str) -> bool:
+    """Whether a file is; False where it cannot be read."""
+    try:
+        with io.FileIO(path) as raw:
+            return bool(compression_of(raw.read(_LONGEST_MAGIC) or b""))
+    except OSError:
+        return False
 
 
 def open_raw(path: str) -> io.RawIOBase:

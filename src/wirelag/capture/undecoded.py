@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from wirelag import _kernels
 from wirelag.capture.ahead import ahead
+from wirelag.capture.streams import is_compressed
+from wirelag.capture.unzstd import LEFT, Unzstd, opened
 
 if TYPE_CHECKING:
     from wirelag.capture.pcap import CaptureFile, CaptureStatistics
     from wirelag.capture.streams import Stream
 
 BYTES_A_THREAD: Final = 1 << 20
-_LEFT: Final = 5 << 16  # room before the bytes of a piece, for what is left of the one before: any usual record
+MOST_THREADS: Final = 16  # each keeps samples and rows of its own
 
 Memory: TypeAlias = "memoryview[int]"
 Finish: TypeAlias = Callable[[_kernels.Work], None]
@@ -44,18 +46,24 @@ class Records:
     next: _kernels.FileRead | None = None  # the piece behind it, to be read meanwhile
 
 
-class Undecoded:
-    """The records of one file. What is compressed is decompressed ahead, by a thread of its own."""
+def decoding(file: CaptureFile, cores: int) -> int:
+    """How many threads decode a file: one a core, but where it is compressed one core decompresses."""
+    return max(1, min(cores - is_compressed(file.path), MOST_THREADS))
 
-    def __init__(self, file: CaptureFile, finish: Finish, threads: int) -> None:
+
+class Undecoded:
+    """The records of one file. With several cores, what is compressed is decompressed ahead, by a thread of its own."""
+
+    def __init__(self, file: CaptureFile, finish: Finish, cores: int) -> None:
         self._file = file
         self._finish = finish
-        self._threads = threads
-        self._piece_bytes = _LEFT + threads * BYTES_A_THREAD
+        self._cores = cores
+        self._piece_bytes = LEFT + min(cores, MOST_THREADS) * BYTES_A_THREAD
         self._offset = 0
 
     def __iter__(self) -> Iterator[Records]:
-        with self._file.opened() as stream, ExitStack() as stack:
+        unzstd = opened(self._file.path, ahead=self._cores > 1)
+        with self._file.opened(unzstd) as stream, ExitStack() as stack:
             records = Records(self._file.name, self._file.new_reader(), _kernels.octets(0), 0, 0, 0)
             pieces = self._decompressed(stream) if stream.compression else self._read(records, stream)
             for got in self._join(records, stack.enter_context(closing(pieces))):
@@ -71,22 +79,22 @@ class Undecoded:
         """Put what is left before the next piece, which stays where it is; yields how many bytes came."""
         for piece, stop in pieces:
             left = records.data[records.start : records.stop]
-            if len(left) <= _LEFT:
-                data = piece[_LEFT - len(left) : stop]
+            if len(left) <= LEFT:
+                data = piece[LEFT - len(left) : stop]
             else:
-                data = _kernels.octets(len(left) + stop - _LEFT)
-                data[len(left) :] = piece[_LEFT:stop]
+                data = _kernels.octets(len(left) + stop - LEFT)
+                data[len(left) :] = piece[LEFT:stop]
             data[: len(left)] = left
             records.data, records.base = data, records.base + records.start
             records.start, records.stop = 0, len(data)
-            yield stop - _LEFT
+            yield stop - LEFT
 
     def _read(self, records: Records, stream: Stream) -> Generator[tuple[Memory, int]]:
-        """The bytes of the file: pieces, each with `_LEFT` bytes of room before them, and where they end."""
+        """The bytes of the file: pieces, each with `LEFT` bytes of room before them, and where they end."""
         file, offset, size = stream.raw.fileno(), 0, self._piece_bytes
         free = cycle([_kernels.octets(size) for _ in range(3)])
         piece = next(free)
-        read = _kernels.FileRead(file, piece, _LEFT, size, 0)
+        read = _kernels.FileRead(file, piece, LEFT, size, 0)
         while True:
             self._finish(read)
             try:
@@ -97,24 +105,27 @@ class Undecoded:
             if not got:
                 return
             before, piece, offset = piece, next(free), offset + got
-            read = records.next = _kernels.FileRead(file, piece, _LEFT, size, offset)
-            yield before, _LEFT + got
+            read = records.next = _kernels.FileRead(file, piece, LEFT, size, offset)
+            yield before, LEFT + got
 
     def _decompressed(self, stream: Stream) -> Generator[tuple[Memory, int]]:
         """The decompressed bytes in the same form. Pieces that are done with are used again."""
+        if isinstance(stream, Unzstd):
+            yield from stream.pieces()
+            return
         used: deque[Memory] = deque()
         free: deque[Memory] = deque()
 
         def pieces() -> Iterator[tuple[Memory, int]]:
             stop = size = self._piece_bytes
             while stop == size:
-                piece, stop = free.popleft() if free else _kernels.octets(size), _LEFT
+                piece, stop = free.popleft() if free else _kernels.octets(size), LEFT
                 while stop < size and (got := stream.readinto(piece[stop:])):
                     stop += got
-                if stop > _LEFT:
+                if stop > LEFT:
                     yield piece, stop
 
-        for piece, stop in pieces() if self._threads == 1 else ahead(pieces):
+        for piece, stop in pieces() if self._cores == 1 else ahead(pieces):
             used.append(piece)
             if len(used) > 2:
                 free.append(used.popleft())

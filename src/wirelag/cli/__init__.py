@@ -8,6 +8,7 @@ import os
 import sys
 from _thread import allocate_lock
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ COMMANDS = {
         "doctor": "Show what works, and how to mend what does not.",
     },
 }
+READ_AT_ONCE = ("info", "rtt")  # what these read is decompressed while Python still imports what they do
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
 _HELP = """\
 Usage: wirelag COMMAND ...   How late is the network? From packets you have.
@@ -70,7 +72,12 @@ def command(name: str) -> Command:
 def app(words: Sequence[str]) -> None:
     """Do what these words say."""
     first, *rest = words or ("--help",)
-    if first in NAMES:
+    if first in READ_AT_ONCE:
+        from wirelag.capture.unzstd import beginning
+
+        with beginning(rest):
+            command(first).run(rest)
+    elif first in NAMES:
         command(first).run(rest)
     elif first in ("-h", "--help"):
         groups = (f"{title}\n{_rows(group)}" for title, group in COMMANDS.items())
@@ -94,6 +101,22 @@ def app(words: Sequence[str]) -> None:
 
 def _rows(group: dict[str, str]) -> str:
     return "".join(f"  {name:<11}{text}\n" for name, text in group.items())
+
+
+def program() -> None:
+    """Do what `main` does, and end the process: the system takes memory back sooner than Python would tidy it up."""
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    if "threading" in sys.modules:
+        sys.modules["threading"]._shutdown()  # waits for threads, as Python does at its end
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # `main` has told what standard output did not take
+            stream.flush()
+    os._exit(code & 0xFF)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wirelag import _kernels
 from wirelag.packets.filters import EARLIEST_NS, LATEST_NS
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 
         def turn(self, next_ns: int) -> None:
             """All before that time is taken: the next packet is at this time."""
-
-
-MOST_THREADS: Final = 16  # each keeps samples and rows of its own
 
 
 class _Block(NamedTuple):

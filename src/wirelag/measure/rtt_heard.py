@@ -116,14 +116,14 @@ class Heard:
         return Into(self.groups, self.times, self._taking, self.timeline, self._open is not None)
 
     def _undecoded(self, file: CaptureFile, settings: RttSettings, progress: Progress) -> Iterator[Cut]:
-        from wirelag.capture.undecoded import Undecoded
-        from wirelag.estimators.records import MOST_THREADS, RecordsMeter
+        from wirelag.capture.undecoded import Undecoded, decoding
+        from wirelag.estimators.records import RecordsMeter
 
-        threads = min(settings.cores, MOST_THREADS)
+        threads = decoding(file, settings.cores)
         rows, into = settings.estimator().rows_meter(threads), self._into()
         meter = RecordsMeter(rows, threads, self.slowest, settings.ranked, into)
         shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
-        for when in meter.intervals(shown(Undecoded(file, meter.finish, threads)), settings.interval_ns):
+        for when in meter.intervals(shown(Undecoded(file, meter.finish, settings.cores)), settings.interval_ns):
             yield when, rows.cut(when), self._open
             self._next_interval()
             into.connections = self._taking

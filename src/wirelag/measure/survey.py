@@ -104,14 +104,14 @@ class Survey:
     @classmethod
     def of_file(cls, file: CaptureFile, cores: int, progress: Progress) -> Survey:
         """The survey of all packets of a file, without their ids and without batches."""
-        from wirelag.capture.undecoded import Undecoded
-        from wirelag.estimators.records import MOST_THREADS, RecordsMeter
+        from wirelag.capture.undecoded import Undecoded, decoding
+        from wirelag.estimators.records import RecordsMeter
         from wirelag.synopses.slowest import Slowest
 
-        survey, threads = cls(), min(cores, MOST_THREADS)
-        meter = RecordsMeter(survey, threads, Slowest(0))
+        survey = cls()
+        meter = RecordsMeter(survey, decoding(file, cores), Slowest(0))
         shown = cast("Callable[[Undecoded], Iterable[Records]]", progress)  # it passes on whatever it is given
-        for _ in meter.intervals(shown(Undecoded(file, meter.finish, threads))):
+        for _ in meter.intervals(shown(Undecoded(file, meter.finish, cores))):
             pass
         return survey
 
