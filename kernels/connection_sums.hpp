@@ -300,7 +300,8 @@ class ConnectionSums {
             index_anew(room_of_index());
         }
         if (all.held == in_use) {
-            in_large_pages(all.rows + in_use, std::min<size_t>(in_use, most + 1 - in_use) * sizeof one); /* not touched yet */
+            memory.grow(in_use, 2 * in_use);
+            all.rows = memory.get();
             in_use *= 2;
         }
         wl_connection_add(&all, &one);

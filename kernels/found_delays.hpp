@@ -233,7 +233,7 @@ class AddingUp : public Work {
     };
 
     using Bounds = std::vector<std::pair<size_t, size_t>>;              /* of each part, in bytes of the block */
-    using Known = std::vector<std::shared_ptr<const FlowWords::Flows>>; /* the flows of these delays */
+    using Known = std::vector<std::shared_ptr<const Flows>>; /* the flows of these delays */
 
     AddingUp(FoundDelays &found, Bounds parts, Known flows, Into into)
         : found(found), parts(std::move(parts)), flows(std::move(flows)), into(std::move(into)),
