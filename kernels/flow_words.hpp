@@ -73,11 +73,11 @@ class alignas(128) FlowWords { /* no line of the cache belongs to two threads */
     {
         Entry *entry = place(flow_key, end);
 
-        if (entry->flow)
-            return {entry->flow, false};
+        if (entry->flow_and_end)
+            return {entry->flow(), false};
         Flow *fresh = flows->add({flow_key, 0, {}});
 
-        *entry = {flow_key, fresh, end};
+        *entry = {flow_key, reinterpret_cast<uintptr_t>(fresh) | end};
         if (2 * flows->size() > entries.size())
             grow();
         return {fresh, true};
@@ -95,12 +95,20 @@ class alignas(128) FlowWords { /* no line of the cache belongs to two threads */
     }
 
   private:
-    static constexpr size_t fewest = 256, most = 1 << 12;
+    static constexpr size_t fewest = 256, most = 1 << 11;
 
     struct Entry {
         u64 flow_key;
-        Flow *flow; /* null: free */
-        bool end;
+        uintptr_t flow_and_end; /* in its last bit, so that an entry lies in one line of the cache; 0: free */
+
+        Flow *flow() const
+        {
+            return reinterpret_cast<Flow *>(flow_and_end & ~uintptr_t{1});
+        }
+        bool end() const
+        {
+            return flow_and_end & 1;
+        }
     };
 
     /* A shard's keys begin with the same bits. */
@@ -108,7 +116,7 @@ class alignas(128) FlowWords { /* no line of the cache belongs to two threads */
     {
         size_t mask = entries.size() - 1, at = (flow_key + end) & mask;
 
-        while (entries[at].flow && (entries[at].flow_key != flow_key || entries[at].end != end))
+        while (entries[at].flow_and_end && (entries[at].flow_key != flow_key || entries[at].end() != end))
             at = (at + 1) & mask;
         return &entries[at];
     }
@@ -119,8 +127,8 @@ class alignas(128) FlowWords { /* no line of the cache belongs to two threads */
 
         before.swap(entries);
         for (const Entry &one : before)
-            if (one.flow)
-                *place(one.flow_key, one.end) = one;
+            if (one.flow_and_end)
+                *place(one.flow_key, one.end()) = one;
     }
 
     std::vector<Entry> entries = std::vector<Entry>(fewest);

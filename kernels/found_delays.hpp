@@ -106,7 +106,7 @@ class FoundDelays {
     size_t count = 0; /* of these */
 
   private:
-    static constexpr size_t ahead = 8; /* delays whose flows are prefetched */
+    static constexpr size_t ahead = 16; /* delays whose flows are prefetched */
     static constexpr std::pair<s64, s64> nothing = {INT64_MAX, INT64_MIN};
 
     struct alignas(64) Span { /* a line of the cache of its own */
@@ -232,7 +232,7 @@ class AddingUp : public Work {
         TimeLine timeline;
     };
 
-    using Bounds = std::vector<std::pair<size_t, size_t>>;              /* of each part, in bytes of the block */
+    using Bounds = std::vector<std::pair<size_t, size_t>>;   /* of each part, in bytes of the block */
     using Known = std::vector<std::shared_ptr<const Flows>>; /* the flows of these delays */
 
     AddingUp(FoundDelays &found, Bounds parts, Known flows, Into into)

@@ -175,7 +175,7 @@ class GroupTimes {
 
     std::vector<Cell> cells;
     std::vector<std::unique_ptr<u32[], Free>> pieces; /* the counts of cells */
-    std::vector<u32> places; /* a power of two, at least twice as many as cells */
+    std::vector<u32> places;                          /* a power of two, at least twice as many as cells */
     s64 length = 1000, first_slot = 0, last_slot = -1;
     s64 now = 0;    /* the slot of the last delay */
     u64 now_ns = 0; /* where it begins */
