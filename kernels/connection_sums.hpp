@@ -42,29 +42,42 @@ class ConnectionSums {
             if (rows.data()[i] >= packets)
                 throw std::invalid_argument("a delay is of a packet that is not there");
         const u32 *row = rows.data();
+        const u64 *key = flow_key.data(), *tag = grouped ? tags.data() : nullptr;
+        const s64 *time = time_ns.data(), *delay = delays_ns.data(), *weight = given ? of_each.data() : nullptr;
+        const u8 *leg = legs.data();
 
         nanobind::gil_scoped_release release;
-        add_each(
-            count, [row](size_t i) { return row[i]; }, flow_key.data(), time_ns.data(), legs.data(), delays_ns.data(),
-            given ? of_each.data() : nullptr, grouped ? tags.data() : nullptr);
+        add_each(count, [=](size_t i) -> Delay {
+            return {key[row[i]], tag ? tag[i] : 0, time[row[i]], delay[i] < 0 ? 0 : static_cast<u64>(delay[i]),
+                weight ? static_cast<u64>(weight[i]) : 1, leg[i]};
+        });
     }
 
-    /* The same without the GIL. `row` says where the flow key and the time of a delay are; weights and tags may be null. */
-    template <typename Row>
-    void add_each(size_t count, const Row &row, const u64 *key, const s64 *time, const u8 *leg, const s64 *delay,
-        const s64 *weights, const u64 *tag)
+    struct Delay {
+        u64 flow_key, tag;
+        s64 time_ns;
+        u64 delay_ns, weight;
+        u8 leg;
+    };
+
+    /* The same without the GIL. `delay_at` says what a delay is. */
+    template <typename At> void add_each(size_t count, const At &delay_at)
     {
         for (size_t i = 0; i < count; i++) {
-            u64 weight = weights ? static_cast<u64>(weights[i]) : 1;
-            wl_connection_row one = {key[row(i)], tag ? tag[i] : 0, stretch_of(time[row(i)]), {}};
+            const Delay delay = delay_at(i);
+            wl_connection_row one = {delay.flow_key, delay.tag, stretch_of(delay.time_ns), {}};
 
-            if (!all.in_order && i + ahead < count && wl_connection_wanted(&all, key[row(i + ahead)]))
-                prefetch(key[row(i + ahead)], tag ? tag[i + ahead] : 0, stretch_of(time[row(i + ahead)]));
-            if (!weight)
+            if (!all.in_order && i + ahead < count) {
+                const Delay later = delay_at(i + ahead);
+
+                if (wl_connection_wanted(&all, later.flow_key))
+                    prefetch(later.flow_key, later.tag, stretch_of(later.time_ns));
+            }
+            if (!delay.weight)
                 continue;
             reach(one.stretch, one.stretch);
-            one.sums[2 * (leg[i] & 1)] = (delay[i] < 0 ? 0 : static_cast<u64>(delay[i])) * weight;
-            one.sums[2 * (leg[i] & 1) + 1] = weight;
+            one.sums[2 * (delay.leg & 1)] = delay.delay_ns * delay.weight;
+            one.sums[2 * (delay.leg & 1) + 1] = delay.weight;
             put(one);
         }
     }
@@ -287,7 +300,8 @@ class ConnectionSums {
             index_anew(room_of_index());
         }
         if (all.held == in_use) {
-            in_large_pages(all.rows + in_use, std::min<size_t>(in_use, most + 1 - in_use) * sizeof one); /* not touched yet */
+            memory.grow(in_use, 2 * in_use);
+            all.rows = memory.get();
             in_use *= 2;
         }
         wl_connection_add(&all, &one);

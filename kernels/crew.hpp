@@ -80,9 +80,11 @@ class Crew {
         ended.wait(lock, [this] { return at_work == 0; });
     }
 
-    /* Do all pieces. */
+    /* Do all pieces; if there is none, which is usual, no thread need wake. */
     void run(Work &work)
     {
+        if (!work.piece(0))
+            return;
         run([&work](unsigned thread) {
             while (work.piece(thread))
                 ;

@@ -139,7 +139,7 @@ class Decoder {
     {
         bool reverse = packet.flags & WL_REVERSE, by_source = shared->grouping.by == WL_BY_SUBNET;
 
-        return {packet.time_ns, sample.delay_ns, {packet.flow_key}, packet.place, sample.leg & 1u,
+        return {packet.time_ns, sample.delay_ns, {packet.flow_key}, packet.place, static_cast<u8>(sample.leg & 1),
             reverse != (!by_source && sample.leg)};
     }
 
@@ -170,7 +170,7 @@ class Decoder {
     void learn(unsigned part, u32 place, u32 leg, Flow &flow) const;
 
     size_t most = 0; /* of the slowest */
-    const Reader *reading = nullptr;
+    Reader *reading = nullptr;
     Bytes data;
     const u8 *at = nullptr;
 };

@@ -6,7 +6,8 @@
 #define WIRELAG_FLOW_WORDS_HPP
 
 #include <algorithm>
-#include <deque>
+#include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -22,17 +23,49 @@ struct Flow {
 
 static_assert(sizeof(Flow) == 64, "a line of the cache");
 
+/* Flows, which stay where they are while others come. */
+class Flows {
+  public:
+    Flow *add(const Flow &flow)
+    {
+        if (count == pieces.size() * at_once)
+            pieces.push_back(lines<Flow>(at_once));
+        Flow *mine = &pieces[count / at_once][count % at_once];
+
+        count++;
+        return new (mine) Flow(flow);
+    }
+
+    size_t size() const
+    {
+        return count;
+    }
+
+    /* Forget them; their memory is used again. */
+    void clear()
+    {
+        count = 0;
+    }
+
+  private:
+    static constexpr size_t at_once = 256;
+
+    std::vector<std::unique_ptr<Flow[], Free>> pieces;
+    size_t count = 0;
+};
+
 class alignas(128) FlowWords { /* no line of the cache belongs to two threads */
   public:
-    using Flows = std::deque<Flow>; /* a flow stays where it is while others come */
-
     /* Begin with a block. */
     void begin()
     {
         if (flows->size() <= most)
             return;
         std::fill(entries.begin(), entries.end(), Entry{});
-        flows = std::make_shared<Flows>();
+        flows.swap(former);
+        if (flows.use_count() > 1) /* samples of a block before are still to be added up */
+            flows = std::make_shared<Flows>();
+        flows->clear();
     }
 
     /* The flow of a sample, and whether nobody knows the words of its group yet. */
@@ -40,13 +73,14 @@ class alignas(128) FlowWords { /* no line of the cache belongs to two threads */
     {
         Entry *entry = place(flow_key, end);
 
-        if (entry->flow)
-            return {entry->flow, false};
-        flows->push_back({flow_key, 0, {}});
-        *entry = {flow_key, &flows->back(), end};
+        if (entry->flow_and_end)
+            return {entry->flow(), false};
+        Flow *fresh = flows->add({flow_key, 0, {}});
+
+        *entry = {flow_key, reinterpret_cast<uintptr_t>(fresh) | end};
         if (2 * flows->size() > entries.size())
             grow();
-        return {&flows->back(), true};
+        return {fresh, true};
     }
 
     void prefetch(u64 flow_key, bool end) const
@@ -61,12 +95,20 @@ class alignas(128) FlowWords { /* no line of the cache belongs to two threads */
     }
 
   private:
-    static constexpr size_t fewest = 256, most = 1 << 12;
+    static constexpr size_t fewest = 256, most = 1 << 11;
 
     struct Entry {
         u64 flow_key;
-        Flow *flow; /* null: free */
-        bool end;
+        uintptr_t flow_and_end; /* in its last bit, so that an entry lies in one line of the cache; 0: free */
+
+        Flow *flow() const
+        {
+            return reinterpret_cast<Flow *>(flow_and_end & ~uintptr_t{1});
+        }
+        bool end() const
+        {
+            return flow_and_end & 1;
+        }
     };
 
     /* A shard's keys begin with the same bits. */
@@ -74,7 +116,7 @@ class alignas(128) FlowWords { /* no line of the cache belongs to two threads */
     {
         size_t mask = entries.size() - 1, at = (flow_key + end) & mask;
 
-        while (entries[at].flow && (entries[at].flow_key != flow_key || entries[at].end != end))
+        while (entries[at].flow_and_end && (entries[at].flow_key != flow_key || entries[at].end() != end))
             at = (at + 1) & mask;
         return &entries[at];
     }
@@ -85,12 +127,12 @@ class alignas(128) FlowWords { /* no line of the cache belongs to two threads */
 
         before.swap(entries);
         for (const Entry &one : before)
-            if (one.flow)
-                *place(one.flow_key, one.end) = one;
+            if (one.flow_and_end)
+                *place(one.flow_key, one.end()) = one;
     }
 
     std::vector<Entry> entries = std::vector<Entry>(fewest);
-    std::shared_ptr<Flows> flows = std::make_shared<Flows>();
+    std::shared_ptr<Flows> flows = std::make_shared<Flows>(), former = std::make_shared<Flows>();
 };
 
 #endif

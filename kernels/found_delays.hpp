@@ -24,8 +24,8 @@ struct FoundDelay {
         u64 flow_key; /* until its flow is looked up */
         const Flow *flow;
     };
-    u32 place;             /* its record in the block */
-    u32 leg : 1, end : 31; /* the end of the flow that decides its group */
+    u32 place;   /* its record in the block */
+    u8 leg, end; /* the end of the flow that decides its group */
 };
 
 static_assert(sizeof(FoundDelay) == 32, "half a line of the cache");
@@ -84,50 +84,29 @@ class FoundDelays {
     /* Once all parts are marked. */
     void make_room()
     {
-        size_t count = 0;
-
+        count = 0;
         for (InOrder &one : orders) {
             one.first = count;
             count += one.delays;
         }
-        time_ns.resize(count);
-        delay_ns.resize(count);
-        flow.resize(count);
-        flow_key.resize(count);
-        tag.resize(count);
-        leg.resize(count);
+        if (count > in_order.size())
+            in_order.resize(count);
     }
 
     /* Put those of a part into their places. */
     void gather(size_t part)
     {
-        for (size_t shard = 0; shard < shards; shard++) {
-            const std::vector<FoundDelay> &mine = list(part, shard);
-
-            for (size_t i = 0; i < mine.size(); i++) {
-                const FoundDelay &one = mine[i];
-                size_t to = orders[part].number(one.place);
-
-                if (i + ahead < mine.size())
-                    __builtin_prefetch(mine[i + ahead].flow);
-                time_ns[to] = one.time_ns;
-                delay_ns[to] = one.delay_ns;
-                flow[to] = one.flow;
-                flow_key[to] = one.flow->key;
-                tag[to] = one.flow->tag;
-                leg[to] = static_cast<u8>(one.leg);
-            }
-        }
+        for (size_t shard = 0; shard < shards; shard++)
+            for (const FoundDelay &one : list(part, shard))
+                in_order[orders[part].number(one.place)] = one;
     }
 
     /* All in order, once all parts are gathered. */
-    std::vector<s64> time_ns, delay_ns;
-    std::vector<const Flow *> flow;
-    std::vector<u64> flow_key, tag;
-    std::vector<u8> leg;
+    std::vector<FoundDelay> in_order;
+    size_t count = 0; /* of these */
 
   private:
-    static constexpr size_t ahead = 8; /* delays whose flows are prefetched */
+    static constexpr size_t ahead = 16; /* delays whose flows are prefetched */
     static constexpr std::pair<s64, s64> nothing = {INT64_MAX, INT64_MIN};
 
     struct alignas(64) Span { /* a line of the cache of its own */
@@ -158,7 +137,7 @@ class FoundDelays {
             delays = 0;
             for (size_t i = 0; i < marks.size(); i++) {
                 before[i] = static_cast<u32>(delays);
-                delays += static_cast<size_t>(__builtin_popcountll(marks[i]));
+                delays += bits_of(marks[i]);
             }
         }
 
@@ -168,10 +147,18 @@ class FoundDelays {
             size_t at = (place - from) / 16;
             u64 sooner = (1ull << at % 64) - 1;
 
-            return first + before[at / 64] + static_cast<size_t>(__builtin_popcountll(marks[at / 64] & sooner));
+            return first + before[at / 64] + bits_of(marks[at / 64] & sooner);
         }
 
       private:
+        /* How many are set. Without the instruction that not all processors have, what compilers call takes longer. */
+        static size_t bits_of(u64 word)
+        {
+            word -= word >> 1 & 0x5555555555555555;
+            word = (word & 0x3333333333333333) + (word >> 2 & 0x3333333333333333);
+            return ((word + (word >> 4)) & 0x0f0f0f0f0f0f0f0f) * 0x0101010101010101 >> 56;
+        }
+
         size_t from = 0;        /* where the part begins */
         std::vector<u64> marks; /* a bit for each 16 bytes: a record has as many at least */
         std::vector<u32> before;
@@ -245,8 +232,8 @@ class AddingUp : public Work {
         TimeLine timeline;
     };
 
-    using Bounds = std::vector<std::pair<size_t, size_t>>;              /* of each part, in bytes of the block */
-    using Known = std::vector<std::shared_ptr<const FlowWords::Flows>>; /* the flows of these delays */
+    using Bounds = std::vector<std::pair<size_t, size_t>>;   /* of each part, in bytes of the block */
+    using Known = std::vector<std::shared_ptr<const Flows>>; /* the flows of these delays */
 
     AddingUp(FoundDelays &found, Bounds parts, Known flows, Into into)
         : found(found), parts(std::move(parts)), flows(std::move(flows)), into(std::move(into)),
@@ -295,25 +282,36 @@ class AddingUp : public Work {
 
     void add(size_t piece)
     {
-        size_t count = found.leg.size();
-        const u8 *leg = found.leg.data();
-        const s64 *time_ns = found.time_ns.data(), *delay_ns = found.delay_ns.data();
-        const u64 *tag = found.tag.data();
-        auto delay_of = [delay_ns](size_t i) { return delay_ns[i] < 0 ? 0 : static_cast<u64>(delay_ns[i]); };
+        const FoundDelay *all = found.in_order.data();
+        size_t count = found.count;
+        auto delay_of = [all](size_t i) { return all[i].delay_ns < 0 ? 0 : static_cast<u64>(all[i].delay_ns); };
+        auto fetch = [all, count](size_t i) {
+            if (i + ahead < count)
+                __builtin_prefetch(all[i + ahead].flow);
+        };
 
         if (piece == 0 && into.connections)
-            into.connections->add_each(
-                count, [](size_t i) { return i; }, found.flow_key.data(), time_ns, leg, delay_ns, nullptr, tag);
+            into.connections->add_each(count, [=](size_t i) -> ConnectionSums::Delay {
+                fetch(i);
+                return {all[i].flow->key, all[i].flow->tag, all[i].time_ns, delay_of(i), 1, all[i].leg};
+            });
         if (piece == 1 && into.groups)
-            into.groups->add_each(count, [this](size_t i) { return found.flow[i]->words; }, tag, leg, delay_ns, nullptr);
+            into.groups->add_each(count, [=](size_t i) -> Groups::Delay {
+                fetch(i);
+                return {all[i].flow->words, all[i].flow->tag, delay_of(i), 1, all[i].leg};
+            });
         if (piece == 2 && into.times)
-            for (size_t i = 0; i < count; i++)
-                if (into.legs >> (leg[i] & 1) & 1)
-                    into.times->add(tag[i], time_ns[i], delay_of(i), 1);
+            for (size_t i = 0; i < count; i++) {
+                fetch(i);
+                if (into.legs >> all[i].leg & 1)
+                    into.times->add(all[i].flow->tag, all[i].time_ns, delay_of(i), 1);
+            }
         if (piece == 3 && into.timeline)
             for (size_t i = 0; i < count; i++)
-                into.timeline.add(time_ns[i], leg[i], delay_of(i));
+                into.timeline.add(all[i].time_ns, all[i].leg, delay_of(i));
     }
+
+    static constexpr size_t ahead = 16; /* delays whose flows are prefetched: some threads have not seen these lines yet */
 
     FoundDelays &found;
     Bounds parts;

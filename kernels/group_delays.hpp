@@ -27,7 +27,7 @@ class Groups {
         size_t group_buckets = power_of_two(bytes / 512), cell_buckets = power_of_two(bytes / 64), places = bytes / 256;
         size_t units = (bytes - sizeof(u32) * (group_buckets + cell_buckets + places)) / sizeof(wl_group_cell);
 
-        unit_memory = zeroed<wl_group_cell>(units);
+        unit_memory = lines<wl_group_cell>(units);
         index_memory = zeroed<u32>(group_buckets + cell_buckets + places);
         other_memory = zeroed<wl_group_other>(2);
         register_memory = zeroed<u8>(registers);
@@ -57,32 +57,41 @@ class Groups {
         nanobind::gil_scoped_release release;
         for (size_t i = 0; i < count; i++)
             tags.data()[i] = wl_group_tag(keys.data() + i * all.words, all.key_words);
-        add_each(
-            count, [&](size_t i) { return keys.data() + i * all.words; }, tags.data(), legs.data(), delays_ns.data(),
-            given ? of_each.data() : nullptr);
+        add_each(count,
+            [&, key = keys.data(), tag = tags.data(), leg = legs.data(), delay = delays_ns.data(),
+                weight = given ? of_each.data() : nullptr](size_t i) -> Delay {
+                return {key + i * all.words, tag[i], delay[i] < 0 ? 0 : static_cast<u64>(delay[i]),
+                    weight ? static_cast<u64>(weight[i]) : 1, leg[i]};
+            });
     }
 
-    /* The same without the GIL, if the tags are known. `key` says where the words of a delay are; weights may be null. */
-    template <typename Key>
-    void add_each(size_t count, const Key &key, const u64 *tag, const u8 *leg, const s64 *delay, const s64 *weight)
+    struct Delay {
+        const u64 *words;
+        u64 tag, delay_ns, weight;
+        u8 leg;
+    };
+
+    /* The same without the GIL, if the tags are known. `delay_at` says what a delay is. */
+    template <typename At> void add_each(size_t count, const At &delay_at)
     {
-        auto delay_of = [delay](size_t i) { return delay[i] < 0 ? 0 : static_cast<u64>(delay[i]); };
-        auto cell_of = [&](size_t i) { return wl_group_cell_bucket(&all, tag[i], (leg[i] & 1) * WL_BINS + wl_bin(delay_of(i))); };
+        u32 places[2 * ahead]; /* of their cells, of the delays whose turn is soon */
 
-        for (size_t i = 0; i < count; i++) {
-            if (i + 2 * ahead < count) {
-                __builtin_prefetch(&all.group_buckets[tag[i + 2 * ahead] & all.group_mask]);
-                __builtin_prefetch(cell_of(i + 2 * ahead));
-            }
-            if (i + ahead < count) {
-                const wl_group *group = wl_group_at(&all, all.group_buckets[tag[i + ahead] & all.group_mask]);
+        for (size_t i = 0; i < count + 2 * ahead; i++) {
+            if (i >= 2 * ahead) {
+                const Delay now = delay_at(i - 2 * ahead);
 
-                __builtin_prefetch(group->key);
-                __builtin_prefetch(&group->count, 1);
-                __builtin_prefetch(&group->sums[leg[i + ahead] & 1], 1);
-                __builtin_prefetch(&all.units[*cell_of(i + ahead)], 1);
+                wl_group_add(&all, now.words, now.tag, places[i % (2 * ahead)], now.delay_ns, now.weight);
             }
-            wl_group_add(&all, key(i), tag[i], leg[i] & 1, delay_of(i), weight ? static_cast<u64>(weight[i]) : 1);
+            if (i >= ahead && i - ahead < count)
+                fetch(delay_at(i - ahead).tag, places[(i - ahead) % (2 * ahead)]);
+            if (i < count) {
+                const Delay next = delay_at(i);
+                u32 place = (next.leg & 1) * WL_BINS + wl_bin(next.delay_ns);
+
+                places[i % (2 * ahead)] = place;
+                __builtin_prefetch(&all.group_buckets[next.tag & all.group_mask]);
+                __builtin_prefetch(wl_group_cell_bucket(&all, next.tag, place));
+            }
         }
     }
 
@@ -213,9 +222,20 @@ class Groups {
     }
 
   private:
+    /* Fetch what is first in the buckets of a delay. Inlined before a compiler can see that it has no effect. */
+    __attribute__((always_inline)) void fetch(u64 tag, u32 place) const
+    {
+        const wl_group *group = wl_group_at(&all, all.group_buckets[tag & all.group_mask]);
+
+        __builtin_prefetch(group->key);
+        __builtin_prefetch(&group->count, 1);
+        __builtin_prefetch(&group->sums[place >= WL_BINS], 1);
+        __builtin_prefetch(&all.units[*wl_group_cell_bucket(&all, tag, place)], 1);
+    }
+
     static constexpr size_t other_words = sizeof(wl_group_other) / sizeof(u64);
-    static constexpr u32 large = 256;  /* cells */
-    static constexpr size_t ahead = 8; /* delays from one step of prefetching to the next: buckets, then what is first in them */
+    static constexpr u32 large = 256;   /* cells */
+    static constexpr size_t ahead = 16; /* delays from one step of prefetching to the next: buckets, then what is first in them */
 
     /* The cells of a group in order. Those of a large one are found in their buckets: each cell tells only the next of all. */
     void cells_of(u32 at, std::vector<u64> &found) const

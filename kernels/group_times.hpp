@@ -44,7 +44,7 @@ class GroupTimes {
     {
         u32 number = places[place_of(tag, slot)];
 
-        return number ? cells[number - 1].counts.get() : nullptr;
+        return number ? counts_of(number - 1) : nullptr;
     }
 
     s64 first() const
@@ -68,8 +68,13 @@ class GroupTimes {
     struct Cell {
         u64 tag;
         s64 slot;
-        std::unique_ptr<u32[], Free> counts;
     };
+
+    /* The counts of a cell, all zero where there is none yet. */
+    u32 *counts_of(size_t cell) const
+    {
+        return &pieces[cell / at_once][cell % at_once * WL_EIGHTHS];
+    }
 
     static s64 divided(s64 value, s64 by)
     {
@@ -97,7 +102,7 @@ class GroupTimes {
         size_t place = place_of(tag, now);
 
         if (places[place])
-            return cells[places[place] - 1].counts.get();
+            return counts_of(places[place] - 1);
         if (2 * cells.size() >= most_cells && last_slot - first_slot > 1) {
             lengthen();
             turn(time_ns);
@@ -105,17 +110,20 @@ class GroupTimes {
         }
         if (cells.size() >= most_cells)
             return nullptr;
-        cells.push_back({tag, now, zeroed<u32>(WL_EIGHTHS)});
+        if (cells.size() == pieces.size() * at_once)
+            pieces.push_back(zeroed<u32>(at_once * WL_EIGHTHS));
+        cells.push_back({tag, now});
         places[place] = static_cast<u32>(cells.size());
         if (2 * cells.size() > places.size())
             find_again(2 * places.size());
-        return cells.back().counts.get();
+        return counts_of(cells.size() - 1);
     }
 
-    /* Make slots two or five times as long, and add up their counts. */
+    /* Make slots two or five times as long, and add up their counts, where they are: fresh memory costs more. */
     void lengthen()
     {
         s64 by = twice ? 2 : 5;
+        size_t count = cells.size();
         std::vector<Cell> before = std::move(cells);
 
         twice = !twice;
@@ -124,18 +132,24 @@ class GroupTimes {
         last_slot = divided(last_slot, by);
         cells.clear();
         std::fill(places.begin(), places.end(), 0);
-        for (Cell &one : before) {
-            one.slot = divided(one.slot, by);
-            size_t place = place_of(one.tag, one.slot);
+        for (size_t i = 0; i < count; i++) {
+            s64 slot = divided(before[i].slot, by);
+            size_t place = place_of(before[i].tag, slot);
 
-            if (places[place]) {
-                for (size_t bin = 0; bin < WL_EIGHTHS; bin++)
-                    cells[places[place] - 1].counts[bin] += one.counts[bin];
-            } else {
-                cells.push_back(std::move(one));
+            if (!places[place]) {
+                cells.push_back({before[i].tag, slot});
                 places[place] = static_cast<u32>(cells.size());
             }
+            if (places[place] - 1 != i)
+                move_counts(counts_of(i), counts_of(places[place] - 1));
         }
+    }
+
+    static void move_counts(u32 *__restrict from, u32 *__restrict to)
+    {
+        for (size_t bin = 0; bin < WL_EIGHTHS; bin++)
+            to[bin] += from[bin];
+        std::fill_n(from, WL_EIGHTHS, 0);
     }
 
     /* Where the number of a cell is, counted from 1, or where it would be. */
@@ -157,8 +171,11 @@ class GroupTimes {
 
     const size_t most_cells;
     const s64 most_slots;
+    static constexpr size_t at_once = 64; /* cells that get memory together */
+
     std::vector<Cell> cells;
-    std::vector<u32> places; /* a power of two, at least twice as many as cells */
+    std::vector<std::unique_ptr<u32[], Free>> pieces; /* the counts of cells */
+    std::vector<u32> places;                          /* a power of two, at least twice as many as cells */
     s64 length = 1000, first_slot = 0, last_slot = -1;
     s64 now = 0;    /* the slot of the last delay */
     u64 now_ns = 0; /* where it begins */

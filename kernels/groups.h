@@ -265,8 +265,8 @@ static inline struct wl_group_cell *wl_group_cell_of(struct wl_groups *all, u32 
     return &all->units[cell];
 }
 
-/* Add one delay to the group of a key and its tag. */
-static inline void wl_group_add(struct wl_groups *all, const u64 *key, u64 tag, u32 leg, u64 delay_ns, u64 weight)
+/* Add one delay to the group of a key and its tag, and to the place of its cell: leg * WL_BINS + bin. */
+static inline void wl_group_add(struct wl_groups *all, const u64 *key, u64 tag, u32 place, u64 delay_ns, u64 weight)
 {
     u32 at = wl_group_of(all, key, tag);
     struct wl_group *group = wl_group_at(all, at);
@@ -275,8 +275,8 @@ static inline void wl_group_add(struct wl_groups *all, const u64 *key, u64 tag, 
     group->count++;
     if (all->ordered)
         wl_group_sink(all, group->place);
-    cell = wl_group_cell_of(all, at, leg * WL_BINS + wl_bin(delay_ns));
-    wl_distribute_into(&cell->weight, &cell->squares, &group->sums[leg], delay_ns, weight);
+    cell = wl_group_cell_of(all, at, place);
+    wl_distribute_into(&cell->weight, &cell->squares, &group->sums[place >= WL_BINS], delay_ns, weight);
 }
 
 /* ---- merging (Agarwal et al. 2012) ---- */

@@ -111,10 +111,9 @@ class Parts {
         }
     }
 
-    /* The same for one record. */
-    template <typename Take> void once_more(unsigned part, const Reader &reader, const u8 *at, const Take &take) const
+    /* The same for one record, by any thread. */
+    template <typename Take> void once_more(unsigned part, Reader &reader, const u8 *at, const Take &take) const
     {
-        Frames frames = {reader.frames.options, reader.frames.filter, false};
         Frames::Counts counts = {};
         wl_file reading = before;
         wl_record record = {};
@@ -122,7 +121,7 @@ class Parts {
         counts.timed = true;
         wl_next(&reading, at, parts[part].end, &record);
         const Reader::Interface &interface = reader.interfaces[record.interface];
-        frames.wanted(record, interface.description.link, counts, interface.program, take);
+        reader.frames.wanted(record, interface.description.link, counts, interface.program, take);
     }
 
     /* Whether what ended the decoding changes the reader. */

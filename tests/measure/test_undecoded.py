@@ -124,6 +124,18 @@ def test_fridges_that_change_all_the_time(
     assert len(replaced) > 20
 
 
+@pytest.mark.parametrize("by", ["server", "subnet"])
+def test_flows_come_again_after_they_were_forgotten(tmp_path: Path, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some 2,000 are known of each of eight parts."""
+    monkeypatch.setattr(undecoded, "BYTES_A_THREAD", 100_000)
+    once, twice = tmp_path / "once.pcap", tmp_path / "twice.pcap"
+    write_simulation(simulate(Scenario(packets=80_000, dns=1.0)), once)
+    some = list(packets(once.read_bytes()))
+    again = [(one.time_ns + late_ns, one.frame, one.wire_length) for late_ns in (0, 100 * SECOND) for one in some]
+    twice.write_bytes(pcap(again, magic=0xA1B23C4D))
+    assert json.loads(check(twice, by=by, charts=True, interval="7s"))[0]["groups"]
+
+
 @pytest.mark.usefixtures("short_blocks")
 def test_times_relative_to_the_first_packet(capture: Path) -> None:
     """Only who reads the first packet knows when that is."""

@@ -3,7 +3,7 @@
 Law: what the method finds is what it finds in packet batches. If somebody asks, all samples are added up in the order
 of the file, by group, time and connection. Rows of the slowest samples are decoded once more, and those of the first
 sample of each flow, for its group. Rows of one block are taken while the next one is decoded, by the same threads.
-Memory: rows and samples of two blocks of records (`capture.undecoded`), and the groups of some 33,000 flows.
+Memory: rows and samples of two blocks of records (`capture.undecoded`), and the groups of some 17,000 flows.
 """
 
 from __future__ import annotations
