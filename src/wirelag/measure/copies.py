@@ -89,7 +89,8 @@ def by_time(captures: Sequence[T], first_ns: Sequence[int | None]) -> list[T]:
 def find_copies(files: Sequence[CaptureFile], only_neighbours: bool | None = None) -> Copies | None:
     """The first two captures that hold the same packets, if there are any; `files` are in order of time.
 
-    Every two are compared, or `only_neighbours` (None: if there are more than `MOST_PAIRS`).
+    Every two are compared, or `only_neighbours` (None: if there are more than `MOST_PAIRS`), and these by their
+    beginnings alone: to read on until the next one begins would be to read most of a rotated set.
     """
     from wirelag.capture.pcap import can_be_read_again
 
@@ -100,7 +101,7 @@ def find_copies(files: Sequence[CaptureFile], only_neighbours: bool | None = Non
     for later in range(1, len(files)):
         for early in range(later - 1, -1, -1):
             one, other = (parts.setdefault(place, _Parts(files[place])) for place in (early, later))
-            if found := _compared(one, other, early == later - 1):
+            if found := _compared(one, other, reads_on=early == later - 1 and not only_neighbours):
                 return found
             if only_neighbours:
                 del parts[early]
@@ -108,8 +109,8 @@ def find_copies(files: Sequence[CaptureFile], only_neighbours: bool | None = Non
     return None
 
 
-def _compared(early: _Parts, late: _Parts, neighbours: bool) -> Copies | None:
-    """Whether two captures hold the same packets: of neighbours, one may begin long after the other."""
+def _compared(early: _Parts, late: _Parts, reads_on: bool) -> Copies | None:
+    """Whether two captures hold the same packets; `reads_on`: up to where the later one begins."""
     from wirelag.packets.packet_id import PacketId
 
     # As they are; where one holds less of each packet; with other addresses.
@@ -118,7 +119,7 @@ def _compared(early: _Parts, late: _Parts, neighbours: bool) -> Copies | None:
         if one.span_ns > other.span_ns:
             one, other = other, one
         part, begin = one, other.span_ns[0] - NEAR_NS
-        if neighbours and one.span_ns[1] < begin:
+        if one.span_ns[1] < begin and reads_on:
             part = _Part.of(one.file, packet_id, begin)
         share = part.near(other)
         if share or (packet_id.flow and (share := one.far(other))):
