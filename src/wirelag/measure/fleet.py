@@ -361,15 +361,15 @@ class ReadElsewhere(Capture):
             self.parts[one.name].append(one)
         for several in self.parts.values():
             several.sort(key=lambda one: one.index)
+        self._statistics = CaptureStatistics()
+        for several in self.parts.values():
+            for one in several:
+                self._statistics = self._statistics + one.statistics
 
     @property
     def statistics(self) -> CaptureStatistics:
         """Counts over all captures."""
-        total = CaptureStatistics()
-        for several in self.parts.values():
-            for one in several:
-                total = total + one.statistics
-        return total
+        return self._statistics
 
     @property
     def warnings(self) -> list[str]:

@@ -170,13 +170,15 @@ def _together(looks: Sequence[Look], chained: set[int]) -> list[list[Look]]:
             parent[i] = i = parent[parent[i]]
         return i
 
+    templates = [one.template for one in looks]
     having: dict[int, list[int]] = defaultdict(list)
     for i, one in enumerate(looks):
         for key in () if one.keys is None else one.keys.tolist():
             having[key].append(i)
-    for several in having.values():
-        for i, j in combinations(several[:MOST_SHARING], 2):
-            if looks[i].template == looks[j].template and not _at_once(looks[i], looks[j]):
+    # Many keys are in the same captures: these are compared once.
+    for several in dict.fromkeys(tuple(places[:MOST_SHARING]) for places in having.values() if len(places) > 1):
+        for i, j in combinations(several, 2):
+            if root(i) == root(j) or (templates[i] == templates[j] and not _at_once(looks[i], looks[j])):
                 continue
             if not (_far_apart(looks[i], looks[j]) and chained & {id(looks[i]), id(looks[j])}):
                 parent[root(j)] = root(i)
