@@ -151,16 +151,27 @@ def local(workers: int | None = None) -> Iterator[Client]:
 
 @contextmanager
 def _without_interrupt() -> Iterator[None]:
-    """Threads and processes that begin here never hear ^C, which goes to all of a terminal; this one hears it after."""
+    """Threads and processes that begin here never hear ^C, which goes to all of a terminal; this one hears it after.
+
+    So it hears SIGTERM: a cluster that is half started cannot be ended in order.
+    """
     import signal
+    import threading
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()  # whoever starts it hears ^C again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    terminated: list[int] = []
+    may_handle = threading.current_thread() is threading.main_thread()
+    handled = signal.signal(signal.SIGTERM, lambda number, _: terminated.append(number)) if may_handle else None
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if may_handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if handled is None else handled)
+        if terminated:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager
