@@ -13,7 +13,6 @@ import pytest
 
 from tests.support.command import WIRELAG, wirelag
 from tests.support.simulated_captures import write_simulation
-from wirelag.render import output
 from wirelag.sim import Scenario, simulate
 
 
@@ -264,21 +263,6 @@ def test_rows_of_several_captures_can_be_read_together(
     assert frames[0].schema == frames[1].schema
     assert pl.Null not in frames[0].dtypes
     assert pl.concat(frames).height == sum(frame.height for frame in frames)
-
-
-def test_parquet_is_written_as_rows_come(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same rows as a data frame has, which is never made: groups may be a million."""
-    import wirelag as package
-    from wirelag.measure import rtt
-
-    monkeypatch.setattr(rtt, "ROWS_AT_ONCE", 3)
-    monkeypatch.setattr(output, "ROW_GROUP", 7)
-    result = package.rtt(str(made / "one.pcap"), by="flow")
-    expected = result.to_polars()
-    monkeypatch.setattr(type(result), "to_polars", None)
-    output.write_result(result, "parquet", str(tmp_path / "rows.parquet"))
-    assert expected.height > 9
-    assert pl.read_parquet(tmp_path / "rows.parquet").equals(expected)
 
 
 def test_both_methods_of_response_have_one_schema(made: Path, tmp_path: Path) -> None:

@@ -281,8 +281,9 @@ def with_fleet(command: Callable[..., None]) -> Callable[..., Any]:
     def on_fleet(**given: Any) -> None:
         on, resume, size = (given.pop(option.name) for option in _FLEET)
         if on is not None:
-            from wirelag.cli.progress import bytes_bar, terminated_in_order
+            from wirelag.cli.progress import bytes_bar
             from wirelag.measure.fleet import Fleet
+            from wirelag.scale.signals import terminated_in_order
 
             with terminated_in_order():
                 command(**given, fleet=Fleet(on, resume, size, bytes_bar(given["quiet"]), given.get("cores")))

@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -16,25 +15,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 1.0
 _WIDTH = 30
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM has arrived: a command that has processes and files ends as with ^C."""
-
-
-@contextmanager
-def terminated_in_order() -> Iterator[None]:
-    """Raise `Terminated` at the first SIGTERM, instead of ending at once."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: what it ends is at it
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def progress(quiet: bool) -> Callable[[Packets], Iterable[PacketBatch]]:

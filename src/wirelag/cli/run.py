@@ -25,7 +25,7 @@ def with_usage(command: Callable[..., None]) -> Callable[..., None]:
 
     What ^C, or SIGTERM with --on, left without an answer is no error.
     """
-    from wirelag.cli.progress import STOP, Terminated
+    from wirelag.cli.progress import STOP
 
     @functools.wraps(command)
     def checked(**given: Any) -> None:
@@ -44,7 +44,7 @@ def with_usage(command: Callable[..., None]) -> Callable[..., None]:
                 raise UsageError(error.problem, option=option_of(error.name)) from None
         except KeyboardInterrupt as stop:  # with --on, it says what is finished
             print(f"wirelag: {str(stop) or 'stopped before there was a result'}", file=sys.stderr)
-            raise SystemExit(143 if isinstance(stop, Terminated) else 130) from None
+            raise SystemExit(getattr(stop, "code", 130)) from None
 
     for one in declared_by(command):
         if one.name == "group_memory":

@@ -92,7 +92,7 @@ def _parquet(result: Result, out: IO[bytes]) -> None:
     need_polars("Parquet")
     import polars as pl
 
-    parts: list[io.BytesIO] = []  # packed as they come: there may be a million rows
+    parts: list[IO[bytes]] = []  # packed as they come: there may be a million rows
     some: list[pl.DataFrame] = []
 
     def pack() -> None:
@@ -106,12 +106,12 @@ def _parquet(result: Result, out: IO[bytes]) -> None:
             pack()
     if some:
         pack()
-    if len(parts) == 1:
-        out.write(parts[0].getbuffer())
-        return
     for part in parts:
         part.seek(0)
-    pl.scan_parquet(parts).sink_parquet(out, row_group_size=ROW_GROUP, maintain_order=True)
+    if len(parts) == 1:
+        out.write(parts[0].read())
+    else:
+        pl.scan_parquet(parts).sink_parquet(out, row_group_size=ROW_GROUP, maintain_order=True)
 
 
 def _openmetrics(result: Result, out: IO[str]) -> None:

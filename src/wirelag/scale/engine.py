@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.errors import MissingExtraError, SettingError, WirelagError
+from wirelag.scale.signals import without_interrupt
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -143,35 +144,10 @@ def local(workers: int | None = None) -> Iterator[Client]:
 
     cores = workers or len(os.sched_getaffinity(0))
     with ExitStack() as stack:
-        with _without_interrupt(), dask.config.set(WORKERS):
+        with without_interrupt(), dask.config.set(WORKERS):
             cluster = LocalCluster(n_workers=cores, threads_per_worker=1, dashboard_address=":0", silence_logs=50)
             stack.enter_context(cluster)
         yield stack.enter_context(Client(cluster))
-
-
-@contextmanager
-def _without_interrupt() -> Iterator[None]:
-    """Threads and processes that begin here never hear ^C, which goes to all of a terminal; this one hears it after.
-
-    So it hears SIGTERM: a cluster that is half started cannot be ended in order.
-    """
-    import signal
-    import threading
-    from multiprocessing import resource_tracker
-
-    resource_tracker.ensure_running()  # whoever starts it hears ^C again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    terminated: list[int] = []
-    may_handle = threading.current_thread() is threading.main_thread()
-    handled = signal.signal(signal.SIGTERM, lambda number, _: terminated.append(number)) if may_handle else None
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if may_handle:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL if handled is None else handled)
-        if terminated:
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager
