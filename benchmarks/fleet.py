@@ -17,11 +17,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from distributed import Client, LocalCluster
 
 import wirelag
 from wirelag.measure.fleet import Fleet
-from wirelag.scale.engine import Engine, Task
+from wirelag.scale.engine import Engine, Task, local
 from wirelag.units import format_size
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -71,10 +70,7 @@ def records_at(data: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> list[int]:
 
 def run(files: list[str], workers: int, by: str | None) -> tuple[float, str, int, int, int]:
     """Seconds, the answer, the largest memory of a worker, tasks, and bytes returned."""
-    with (
-        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
-        Client(cluster) as client,
-    ):
+    with local(workers) as client:
         client.run(__import__, "wirelag.measure.rtt_many")
         fleet = Fleet(client)
         began = time.perf_counter()
@@ -86,10 +82,7 @@ def run(files: list[str], workers: int, by: str | None) -> tuple[float, str, int
 
 def overhead() -> float:
     """Seconds that the scheduler and this process need for a task, without its work."""
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
-        Client(cluster) as client,
-    ):
+    with local(2) as client:
         engine = Engine(client)
         list(engine.run([Task("nothing", nothing, (i,)) for i in range(50)]))
         began = time.perf_counter()

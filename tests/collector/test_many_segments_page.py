@@ -79,6 +79,7 @@ def test_a_gap_has_no_band_and_times_can_be_absolute(browser: Browser, tmp_path:
         browser.until("document.body.dataset.ready === 'yes'")
         assert "No new results for 50" in browser.until("at('stale').innerText")
         assert "The latest was 50" in browser.ask("at('about').innerText")
+        assert browser.ask("at('pages').innerText").strip() == "Worst first: 1 to 1 of 1 segment"
         start = running.json("/api/v1/reports", segment=SLOW)["reports"][0]["start"]
         browser.ask("at('range').value = 'between'; at('range').dispatchEvent(new Event('change'))")
         local = f"localText({start} + 2), localText({start} + 16)"

@@ -207,6 +207,9 @@ def test_what_belongs_together() -> None:
     edges = [("tap", 0.0, None), ("tap1", 1.0, None), ("tap2", 1.999, None), ("tap3", 2.999, None)]  # one second each
     (chain,) = related(looks(*edges, keys=(7,))).chains
     assert [one.name for one in chain] == ["tap", "tap1", "tap2", "tap3"]
+    again = [("gate-1", 0.0, 1.0), ("gate-2", 1.0, 2.0), ("tap-1", 99.0, 100.0), ("tap-2", 100.0, 101.0)]
+    apart = related(looks(*again, keys=(7,)))  # a connection that is there again tears no set apart
+    assert [[one.name for one in chain] for chain in apart.chains] == [["gate-1", "gate-2"], ["tap-1", "tap-2"]]
     later = related(looks(("day-1", 0.0, 50.0), ("day-2", 80_000.0, 90_000.0)))
     assert [len(chain) for chain in later.chains] == [1, 1]
 
@@ -222,7 +225,7 @@ def test_pieces_are_of_similar_size() -> None:
         [True] + [False] * 3,
     ]
     assert planned[1].reads[0] == Read("set-002", "set-002", warm=True)
-    assert pieces(chain, 300, split=False) == [Piece(tuple(Read(one.path, one.name) for one in chain), size=900)]
+    assert pieces(chain, 300, split=False) == [Piece(tuple(Read(one.path, one.name) for one in chain), True, 900)]
 
 
 def test_connections_in_two_captures_that_were_read_apart_are_told(whole: Path) -> None:

@@ -158,8 +158,12 @@ def test_a_scheduler_that_ends_leaves_a_line_and_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.acceptance
-def test_an_interrupt_reaches_the_command_alone(tmp_path: Path) -> None:
-    """^C goes to all processes of a terminal: one line, no process or file is left, and --resume goes on."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_reaches_the_command_alone(tmp_path: Path, number: signal.Signals) -> None:
+    """^C goes to all processes of a terminal: one line, no process or file is left, and --resume goes on.
+
+    So does SIGTERM, which goes to the command, or to all processes of a unit.
+    """
     path = simulated(tmp_path / "long.pcap", 400_000)
     state = tmp_path / "run.resume"
     command = ["rtt", str(path), "--on", "local", "--task-size", "1MiB", "--resume", str(state), "--format", "json"]
@@ -167,13 +171,30 @@ def test_an_interrupt_reaches_the_command_alone(tmp_path: Path) -> None:
         [*WIRELAG, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     until(lambda: state.exists() and state.stat().st_size > 100_000, "tasks that are done")
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     said = process.communicate()[1]
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert said.count("\n") == 1
     assert said.startswith("wirelag: stopped after ")
     assert f"--resume {state}" in said
     assert json.loads(as_process(*command).stdout) == wirelag.rtt(str(path)).to_dict()
+
+
+def test_a_command_that_is_ended_while_workers_start_leaves_nothing(tmp_path: Path) -> None:
+    capture = simulated(tmp_path / "site.pcap", 300)
+    places = tmp_path / "temporary"
+    places.mkdir()
+    process = subprocess.Popen(
+        [*WIRELAG, "rtt", str(capture), "--on", "local"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(places)},
+    )  # fmt: skip
+    until(lambda: any(places.glob("wirelag-*.resume")), "the file of what is finished")
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate()[1]
+    assert process.returncode == 143
+    assert said.startswith("wirelag: stopped ")
+    assert said.count("\n") == 1
+    assert not [*places.glob("wirelag-*")]
 
 
 class Processes:

@@ -1,6 +1,7 @@
 """What tasks have finished survives a run that breaks off, and makes nothing but values."""
 
 import pickle
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,38 @@ def test_a_record_that_breaks_off_is_done_again(tmp_path: Path, lost: int) -> No
     last = Finished(str(path))
     assert [last.result(name) for name in names] == [b"some result", "anew"]
     last.close(keep=True)
+
+
+def test_results_of_another_version_are_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    import wirelag
+
+    before = name_of("task", 1)
+    monkeypatch.setattr(wirelag, "__version__", "0.0.9")
+    assert name_of("task", 1) != before
+
+
+def test_a_full_disk_is_said_and_what_is_there_is_kept(tmp_path: Path) -> None:
+    """The line names the file of finished tasks, not standard output."""
+    import resource
+
+    path, name = tmp_path / "run.resume", name_of("task")
+    kept = Finished(str(path))
+    kept.add(name, packed("some result"))
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 50, before[1]))
+    try:
+        with pytest.raises(
+            WirelagError, match=r"run\.resume: cannot keep what is finished \(File too large\); free some"
+        ):
+            kept.add(name_of("other"), packed(bytes(range(256)) * 9))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    kept.close(keep=True)
+    again = Finished(str(path))
+    assert again.result(name) == "some result"
+    assert len(again) == 1
+    again.close(keep=True)
 
 
 def test_another_file_is_not_taken(tmp_path: Path) -> None:

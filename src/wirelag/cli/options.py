@@ -280,14 +280,16 @@ def with_fleet(command: Callable[..., None]) -> Callable[..., Any]:
     @functools.wraps(command)
     def on_fleet(**given: Any) -> None:
         on, resume, size = (given.pop(option.name) for option in _FLEET)
-        fleet = None
         if on is not None:
             from wirelag.cli.progress import bytes_bar
             from wirelag.measure.fleet import Fleet
+            from wirelag.scale.signals import terminated_in_order
 
-            fleet = Fleet(on, resume, size, bytes_bar(given["quiet"]), given.get("cores"))
-        elif resume is not None or size is not None:
+            with terminated_in_order():
+                command(**given, fleet=Fleet(on, resume, size, bytes_bar(given["quiet"]), given.get("cores")))
+            return
+        if resume is not None or size is not None:
             raise UsageError("needs --on", option="--resume" if resume is not None else "--task-size")
-        command(**given, fleet=fleet)
+        command(**given, fleet=None)
 
     return replace_parameter(on_fleet, command, "fleet", _FLEET)

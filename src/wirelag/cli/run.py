@@ -23,7 +23,7 @@ def option_of(setting: str) -> str:
 def with_usage(command: Callable[..., None]) -> Callable[..., None]:
     """Make a wrong setting a usage error that names its option; the same for an option of earlier versions.
 
-    What ^C left without an answer is no error.
+    What ^C, or SIGTERM with --on, left without an answer is no error.
     """
     from wirelag.cli.progress import STOP
 
@@ -44,7 +44,7 @@ def with_usage(command: Callable[..., None]) -> Callable[..., None]:
                 raise UsageError(error.problem, option=option_of(error.name)) from None
         except KeyboardInterrupt as stop:  # with --on, it says what is finished
             print(f"wirelag: {str(stop) or 'stopped before there was a result'}", file=sys.stderr)
-            raise SystemExit(130) from None
+            raise SystemExit(getattr(stop, "code", 130)) from None
 
     for one in declared_by(command):
         if one.name == "group_memory":

@@ -59,7 +59,7 @@ function drawRow(row, columns, mark) {
 }
 
 function drawPages(nav, {page, pages, most, count: all, noun, order, keys, redraw}) {
-  const said = `${order}: ${all ? `${count((page - 1) * most + 1)} to ${count(Math.min(all, page * most))} of ` : ""}${count(all)} ${noun}`;
+  const said = `${order}: ${all ? `${count((page - 1) * most + 1)} to ${count(Math.min(all, page * most))} of ` : ""}${count(all)} ${all === 1 ? noun.replace(/s$/, "") : noun}`;
   const to = (text, next, where) => {
     const button = element("button", {type: "button", "data-key": where}, text);
     button.disabled = next < 1 || next > pages || next === page;

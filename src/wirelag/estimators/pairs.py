@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +26,10 @@ from wirelag.packets.frames import Frames, endpoints
 from wirelag.packets.interval import Interval
 from wirelag.packets.roles import by_client
 from wirelag.report import Report
-from wirelag.synopses.request_response import EXCHANGE, Exchanges
+from wirelag.synopses.request_response import EXCHANGE, Exchanges, coins, half_of_those_from
 
 if TYPE_CHECKING:
     from wirelag.packets.grouping import Grouping
-
-_LISTED: Final = 13  # purpose of the coin that decides which exchanges stay
 
 FromClient: TypeAlias = Callable[[PacketBatch], npt.NDArray[np.bool_]]
 """A function that returns the rows sent by a client; the first packet of a connection decides."""
@@ -124,14 +122,13 @@ class PairsMeter:
         self._kernel.take(room)
         self._keep([room.view(EXCHANGE).reshape(-1)] if len(room) else [])
         while self._listed > self._most:
-            self._share = (self._share >> np.uint64(1)) + np.uint64(1 << 63)  # half of what was kept
+            self._share = half_of_those_from(self._share)
             parts, self._parts, self._listed = self._parts, [], 0
             self._keep(parts)
 
     def _keep(self, parts: list[Array]) -> None:
         for rows in parts:
-            names: Array = np.ascontiguousarray(rows["key"]) ^ rows["begin_ns"].view(np.uint64)
-            kept = rows[_kernels.coins(names, 0, _LISTED) >= self._share]
+            kept = rows[coins(rows) >= self._share]
             self._parts.append(kept)
             self._listed += len(kept)
             self._unlisted += len(rows) - len(kept)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from wirelag.errors import WirelagError
 
@@ -35,6 +34,8 @@ FEWEST_FAR: Final = 20
 BATCHES: Final = 4  # of each capture that are compared
 MOST_BATCHES: Final = 512  # that are read to reach the time at which the other capture begins
 MOST_PAIRS: Final = 16  # captures of which every two are compared; of more, neighbours in time
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def refuse_copies(packets: Packets, force: bool = False) -> list[str]:
 
     if not isinstance(packets, Capture) or len(packets.files) < 2:
         return []
-    return refused(find_copies(packets.files), force)
+    return refused(find_copies(by_time(packets.files, packets.first_ns)), force)
 
 
 def refused(found: Copies | None, force: bool) -> list[str]:
@@ -80,28 +81,64 @@ def refused(found: Copies | None, force: bool) -> list[str]:
     return [f"{found}, which may count twice (--force)"]
 
 
-def find_copies(files: Sequence[CaptureFile]) -> Copies | None:
-    """Two captures that hold the same packets, if there are any."""
+def by_time(captures: Sequence[T], first_ns: Sequence[int | None]) -> list[T]:
+    """Captures in order of the times of their first packets."""
+    return [captures[place] for place in sorted(range(len(captures)), key=lambda place: first_ns[place] or 0)]
+
+
+def find_copies(files: Sequence[CaptureFile], only_neighbours: bool | None = None) -> Copies | None:
+    """The first two captures that hold the same packets, if there are any; `files` are in order of time.
+
+    Every two are compared, or `only_neighbours` (None: if there are more than `MOST_PAIRS`), and these by their
+    beginnings alone: to read on until the next one begins would be to read most of a rotated set.
+    """
     from wirelag.capture.pcap import can_be_read_again
-    from wirelag.packets.packet_id import PacketId
 
     files = [file for file in files if can_be_read_again(file.path)]  # what can be read again
-    if len(files) < 2:
-        return None
+    if only_neighbours is None:
+        only_neighbours = len(files) > MOST_PAIRS
+    parts: dict[int, _Parts] = {}  # of captures that are compared again
+    for later in range(1, len(files)):
+        for early in range(later - 1, -1, -1):
+            one, other = (parts.setdefault(place, _Parts(files[place])) for place in (early, later))
+            if found := _compared(one, other, reads_on=early == later - 1 and not only_neighbours):
+                return found
+            if only_neighbours:
+                del parts[early]
+                break
+    return None
+
+
+def _compared(early: _Parts, late: _Parts, reads_on: bool) -> Copies | None:
+    """Whether two captures hold the same packets; `reads_on`: up to where the later one begins."""
+    from wirelag.packets.packet_id import PacketId
+
     # As they are; where one holds less of each packet; with other addresses.
     for packet_id in (PacketId(), PacketId(prefix=0), PacketId(flow=False)):
-        parts = sorted((_Part.of(file, packet_id) for file in files), key=lambda part: part.span_ns)
-        neighbours = list(pairwise(parts))
-        pairs = list(combinations(parts, 2)) if len(parts) <= MOST_PAIRS else neighbours
-        for early, late in pairs:
-            part, begin = early, late.span_ns[0] - NEAR_NS
-            if early.span_ns[1] < begin and (early, late) in neighbours:
-                part = _Part.of(early.file, packet_id, begin)
-            share = part.near(late)
-            if share or (packet_id.flow and (share := early.far(late))):
-                one, other = sorted((early.file, late.file), key=files.index)
-                return Copies(one.name, other.name, share, not packet_id.flow, part.same_times(late))
+        one, other = early.of(packet_id), late.of(packet_id)
+        if one.span_ns > other.span_ns:
+            one, other = other, one
+        part, begin = one, other.span_ns[0] - NEAR_NS
+        if one.span_ns[1] < begin and reads_on:
+            part = _Part.of(one.file, packet_id, begin)
+        share = part.near(other)
+        if share or (packet_id.flow and (share := one.far(other))):
+            return Copies(early.file.name, late.file.name, share, not packet_id.flow, part.same_times(other))
     return None
+
+
+class _Parts:
+    """The beginning of a capture, with each kind of packet id that was asked for."""
+
+    def __init__(self, file: CaptureFile) -> None:
+        self.file = file
+        self._found: dict[PacketId, _Part] = {}
+
+    def of(self, packet_id: PacketId) -> _Part:
+        """The beginning with this packet id."""
+        if packet_id not in self._found:
+            self._found[packet_id] = _Part.of(self.file, packet_id)
+        return self._found[packet_id]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from wirelag.capture.files import Capture
@@ -19,7 +19,7 @@ from wirelag.capture.pcap import CaptureFile, CaptureStatistics
 from wirelag.capture.remote import stamp_of
 from wirelag.capture.streams import is_remote
 from wirelag.errors import SettingError, WirelagError
-from wirelag.measure.looking import WARM_NS, KeySample, Look, look, related, sharing
+from wirelag.measure.looking import WARM_NS, KeySample, Look, look, sharing
 from wirelag.measure.pieces import Piece, Read
 from wirelag.packets.filters import Filter
 from wirelag.units import format_duration, many, size_bytes
@@ -35,7 +35,6 @@ LEAST_TASK: Final = 128 << 20  # bytes of captures
 MOST_TASK: Final = 1 << 30
 TASKS: Final = 256  # that a question is divided into, unless they would be shorter or longer than that
 LOOKS: Final = 16  # captures that one task looks at
-MOST_COPIES: Final = 16  # captures of which every two are compared
 
 Progress = Callable[[int, int], None]
 """Told how many bytes are done, and of how many."""
@@ -362,15 +361,15 @@ class ReadElsewhere(Capture):
             self.parts[one.name].append(one)
         for several in self.parts.values():
             several.sort(key=lambda one: one.index)
+        self._statistics = CaptureStatistics()
+        for several in self.parts.values():
+            for one in several:
+                self._statistics = self._statistics + one.statistics
 
     @property
     def statistics(self) -> CaptureStatistics:
         """Counts over all captures."""
-        total = CaptureStatistics()
-        for several in self.parts.values():
-            for one in several:
-                total = total + one.statistics
-        return total
+        return self._statistics
 
     @property
     def warnings(self) -> list[str]:
@@ -397,15 +396,17 @@ class ReadElsewhere(Capture):
                 before += one.statistics.packets
         return found
 
+    def keys_of(self, piece: Piece) -> KeySample:
+        """A sample of the connections of a piece."""
+        return KeySample.of_all(one.keys for read in piece.reads for one in self.parts[read.name])
+
     def apart(self, planned: Sequence[Piece]) -> list[str]:
         """Warnings about captures that share connections, and were not read by one meter."""
-        known: set[frozenset[str]] = set()
-        for piece in planned:
-            names = [read.name for read in piece.reads]
-            known |= {frozenset(pair) for pair in pairwise(names)}
-            if piece.merged:
-                known |= {frozenset((one, other)) for one in names for other in names if one != other}
-        found = sharing(((name, one.keys) for name, parts in self.parts.items() for one in parts), known)
+        group: dict[str, int] = {}  # what one meter read, or what continues it and was warmed up
+        for number, piece in enumerate(planned):
+            first = group.get(piece.reads[0].name, number)
+            group |= dict.fromkeys((read.name for read in piece.reads), first)
+        found = sharing(((name, one.keys) for name, parts in self.parts.items() for one in parts), group)
         if not found:
             return []
         one, other = found[0]
@@ -417,16 +418,18 @@ class ReadElsewhere(Capture):
 
 
 def copy_tasks(looks: Sequence[Look], wanted: Filter, tunnels: bool) -> list[Task]:
-    """Tasks that look for two captures that hold the same packets, at their beginnings."""
+    """Tasks that look for two captures that hold the same packets: the first that finds some tells as `find_copies`."""
+    from wirelag.measure.copies import MOST_PAIRS, by_time
     from wirelag.scale.engine import Task
 
     good = [one for one in looks if not one.problem]
-    # Of many captures, those that begin at the same time and share connections.
-    groups = related(good).merged if len(good) > MOST_COPIES else [good] * (len(good) > 1)
+    good = by_time(good, [one.first_ns for one in good])
+    only_neighbours = len(good) > MOST_PAIRS
     tasks = []
-    for group in groups:
-        files = tuple((one.path, one.name, one.stamp) for one in group[:MOST_COPIES])
-        tasks.append(Task("copies", find_copies_task, (files, wanted, tunnels)))
+    for start in range(0, len(good) - 1, LOOKS if only_neighbours else MOST_PAIRS):
+        some = good[start : start + LOOKS + 1] if only_neighbours else good
+        files = tuple((one.path, one.name, one.stamp) for one in some)
+        tasks.append(Task("copies", find_copies_task, (files, wanted, tunnels, only_neighbours)))
     return tasks
 
 
@@ -438,13 +441,15 @@ def find_copies(fleet: Fleet, looks: Sequence[Look], wanted: Filter, tunnels: bo
     return next((found for found in every if found is not None), None)
 
 
-def find_copies_task(files: Sequence[tuple[str, str, str]], wanted: Filter, tunnels: bool) -> bytes:
+def find_copies_task(
+    files: Sequence[tuple[str, str, str]], wanted: Filter, tunnels: bool, only_neighbours: bool
+) -> bytes:
     """A task: whether captures hold the same packets."""
     from wirelag.measure import copies
     from wirelag.scale.finished import packed
 
     several = [CaptureFile(path, filter=wanted, tunnels=tunnels, name=name) for path, name, _ in files]
-    return packed(copies.find_copies(several))
+    return packed(copies.find_copies(several, only_neighbours))
 
 
 def how_divided(tasks: int, planned: Sequence[Piece], warmed_ns: Sequence[int]) -> str:

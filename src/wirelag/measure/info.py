@@ -98,9 +98,10 @@ def info(
             errors.append(str(error))
     copies = None
     if len(found) > 1:
-        from wirelag.measure.copies import find_copies
+        from wirelag.measure.copies import by_time, find_copies
 
-        copies = find_copies([file for one in found for file in how.capture(one.path, one.name).files])
+        files_read = [file for one in found for file in how.capture(one.path, one.name).files]
+        copies = find_copies(by_time(files_read, [one.statistics.first_ns for one in found]))
     return result_of(found, errors, how, copies, apart_of(found))
 
 

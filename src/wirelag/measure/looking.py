@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, islice, zip_longest
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from wirelag.errors import WirelagError
 
@@ -30,6 +30,7 @@ OPEN_ENDS: Final = 64  # captures, the latest, of which one may continue
 EDGE: Final = 64  # two that have less than this part of the shorter one's time in common follow one another
 WARM_NS: Final = 10_000_000_000  # how much earlier a part begins to be read
 _NUMBER: Final = re.compile(r"\d+")
+Name = TypeVar("Name", int, str)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,7 @@ class Look:
     last_ns: int | None = None  # the time of its last packet, if that is so
     problem: str = ""  # why it cannot be read
     stamp: str = ""  # changes with the file
+    whole: bool = False  # whether all of it was looked at
 
     @property
     def template(self) -> str:
@@ -83,16 +85,20 @@ class KeySample:
             rows = rows[to_one_host(packets[rows])]
             self.keys = np.union1d(self.keys, keys[rows])[:MOST_KEYS]
 
-    def merge(self, other: KeySample) -> None:
-        """Add the packets of another."""
+    @classmethod
+    def of_all(cls, several: Iterable[KeySample]) -> KeySample:
+        """The packets of several."""
         import numpy as np
 
-        self.keys = np.union1d(self.keys, other.keys)[:MOST_KEYS]
-        self.first_ns, self.last_ns = min(self.first_ns, other.first_ns), max(self.last_ns, other.last_ns)
+        total = cls()
+        for one in several:
+            total.keys = np.union1d(total.keys, one.keys)[:MOST_KEYS]
+            total.first_ns, total.last_ns = min(total.first_ns, one.first_ns), max(total.last_ns, one.last_ns)
+        return total
 
 
 def look(path: str, name: str, tunnels: bool, length: int | None) -> Look:
-    """Look at one capture; `length` is how many bytes a part should have, None: it is not split."""
+    """Look at one capture; `length` is how many bytes a part should have, None: it is read whole."""
     import os
 
     from wirelag.capture.parts import PartFile
@@ -103,22 +109,31 @@ def look(path: str, name: str, tunnels: bool, length: int | None) -> Look:
 
     try:
         file, sample = CaptureFile(path, tunnels=tunnels, name=name), KeySample()
-        for batch in islice(file, BATCHES):
+        batches = iter(file)
+        for batch in islice(batches, BATCHES):
             sample.add(batch)
+        whole = next(batches, None) is None
         size = size_of(path) if is_remote(path) else os.path.getsize(path)
         splitter, tail, last_ns = Splitter(path, size), None, None
-        most_warm = max(size if length is None else length, 4 << 20) // 4
+        most = most_warm(length or 0)
         if end := splitter.last():
-            tail = splitter.from_place(splitter.before(end, WARM_NS, most_warm))
+            if length is not None:
+                tail = splitter.from_place(splitter.before(end, WARM_NS, most))
             last = PartFile(path, splitter.from_place(end), tunnels=tunnels)
             for _ in last:
                 pass
             last_ns = last.statistics.last_ns
-        parts = () if length is None or size < 2 * length else tuple(splitter.parts(length, WARM_NS, most_warm))
+        parts = () if length is None or size < 2 * length else tuple(splitter.parts(length, WARM_NS, most))
     except (WirelagError, OSError) as error:
         return Look(path, name, problem=_readable(error, name))
     first_ns = file.statistics.first_ns or 0
-    return Look(path, name, size, first_ns, max(first_ns, sample.last_ns), sample.keys, parts, tail, last_ns)
+    until_ns = max(first_ns, sample.last_ns)
+    return Look(path, name, size, first_ns, until_ns, sample.keys, parts, tail, last_ns, whole=whole)
+
+
+def most_warm(length: int) -> int:
+    """How many bytes before a part are read to warm up, if parts have this length."""
+    return max(length, 4 << 20) // 4
 
 
 def _readable(error: Exception, name: str) -> str:
@@ -136,20 +151,18 @@ class Related:
 def related(looks: Sequence[Look]) -> Related:
     """Which captures are read as one, and which follow one another."""
     found = Related()
-    groups = _together(looks)
-    alone = [group[0] for group in groups if len(group) == 1]
+    groups = _together(looks, {id(one) for chain in _chains(looks) if len(chain) > 1 for one in chain})
     found.merged = [group for group in groups if len(group) > 1]
-    by_template: dict[str, list[Look]] = defaultdict(list)
-    for one in sorted(alone, key=lambda one: (one.first_ns, one.path)):
-        by_template[one.template].append(one)
-    for several in by_template.values():
-        found.chains += _chains(several)
+    found.chains = _chains([group[0] for group in groups if len(group) == 1])
     found.chains.sort(key=lambda chain: chain[0].first_ns)
     return found
 
 
-def _together(looks: Sequence[Look]) -> list[list[Look]]:
-    """Groups of captures that share connections, though none follows another of its name."""
+def _together(looks: Sequence[Look], chained: set[int]) -> list[list[Look]]:
+    """Groups of captures that share connections, though none follows another of its name.
+
+    A connection that is there again long after is no reason to tear a chain apart.
+    """
     parent = list(range(len(looks)))
 
     def root(i: int) -> int:
@@ -157,18 +170,29 @@ def _together(looks: Sequence[Look]) -> list[list[Look]]:
             parent[i] = i = parent[parent[i]]
         return i
 
+    templates = [one.template for one in looks]
     having: dict[int, list[int]] = defaultdict(list)
     for i, one in enumerate(looks):
         for key in () if one.keys is None else one.keys.tolist():
             having[key].append(i)
-    for several in having.values():
-        for i, j in combinations(several[:MOST_SHARING], 2):
-            if looks[i].template != looks[j].template or _at_once(looks[i], looks[j]):
+    # Many keys are in the same captures: these are compared once.
+    for several in dict.fromkeys(tuple(places[:MOST_SHARING]) for places in having.values() if len(places) > 1):
+        for i, j in combinations(several, 2):
+            if root(i) == root(j) or (templates[i] == templates[j] and not _at_once(looks[i], looks[j])):
+                continue
+            if not (_far_apart(looks[i], looks[j]) and chained & {id(looks[i]), id(looks[j])}):
                 parent[root(j)] = root(i)
     groups: dict[int, list[Look]] = defaultdict(list)
     for i, one in enumerate(looks):
         groups[root(i)].append(one)
     return list(groups.values())
+
+
+def _far_apart(one: Look, other: Look) -> bool:
+    """Whether one of two captures surely ended long before the other began."""
+    first, later = (one, other) if one.first_ns <= other.first_ns else (other, one)
+    end_ns = first.until_ns if first.whole else first.last_ns
+    return end_ns is not None and later.first_ns - end_ns > WARM_NS
 
 
 def _at_once(one: Look, other: Look) -> bool:
@@ -185,7 +209,15 @@ def _at_once(one: Look, other: Look) -> bool:
     return later.first_ns < first.until_ns and both_ns * EDGE >= least_ns
 
 
-def _chains(several: Sequence[Look]) -> list[list[Look]]:
+def _chains(looks: Sequence[Look]) -> list[list[Look]]:
+    """Captures that continue one another, each of which may be alone."""
+    by_template: dict[str, list[Look]] = defaultdict(list)
+    for one in sorted(looks, key=lambda one: (one.first_ns, one.path)):
+        by_template[one.template].append(one)
+    return [chain for several in by_template.values() for chain in _chains_of(several)]
+
+
+def _chains_of(several: Sequence[Look]) -> list[list[Look]]:
     """Captures of one template, in order of time: each continues the one whose name is most like its own."""
     chains: list[list[Look]] = []
     for one in several:
@@ -212,15 +244,17 @@ def _unlike(one: Look, other: Look) -> int:
     return sum(mine != theirs for mine, theirs in pairs)
 
 
-def sharing(samples: Iterable[tuple[str, KeySample]], known: set[frozenset[str]]) -> list[tuple[str, str]]:
-    """Captures that share connections at the same time, or shortly after, and were not read as one."""
-    having: dict[int, list[tuple[str, KeySample]]] = defaultdict(list)
-    found: dict[tuple[str, str], None] = {}
+def sharing(
+    samples: Iterable[tuple[Name, KeySample]], group: Mapping[Name, int], near_ns: int = WARM_NS
+) -> list[tuple[Name, Name]]:
+    """What shares connections at the same time, or not much later, and is not of the same group."""
+    having: dict[int, list[tuple[Name, KeySample]]] = defaultdict(list)
+    found: dict[tuple[Name, Name], None] = {}
     for name, sample in samples:
         for key in sample.keys.tolist():
             for other, theirs in having[key][-MOST_SHARING:]:
-                near = sample.first_ns - WARM_NS <= theirs.last_ns and theirs.first_ns - WARM_NS <= sample.last_ns
-                if other != name and near and frozenset((name, other)) not in known:
-                    found[min(name, other), max(name, other)] = None
+                near = sample.first_ns - near_ns <= theirs.last_ns and theirs.first_ns - near_ns <= sample.last_ns
+                if near and group[other] != group[name]:
+                    found[(name, other) if name < other else (other, name)] = None
             having[key].append((name, sample))
     return list(found)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from wirelag.estimators.pirate import Pirate
     from wirelag.measure.points import Progress
     from wirelag.measure.response_method import Heard, ResponseMeter
+    from wirelag.packets.batch import PacketBatch
     from wirelag.packets.frames import Frames
     from wirelag.packets.interval import Interval
     from wirelag.packets.roles import Server
@@ -94,10 +96,23 @@ def hear(
     packets: Packets, settings: ResponseSettings, frames: Frames | None = None, progress: Progress = iter
 ) -> tuple[Interval, Heard]:
     """Both methods over all packets; an error if there is nothing to measure."""
+    if len(packets.names) > 1:
+        from wirelag.measure.response_pieces import hear_pieces
+
+        when, heard = hear_pieces(packets, settings, frames, progress)
+    else:
+        when, heard = hear_piece(progress(packets), settings, frames)
+    need_clients(heard, packets, settings.servers)
+    return when, heard
+
+
+def hear_piece(
+    packets: Iterable[PacketBatch], settings: ResponseSettings, frames: Frames | None
+) -> tuple[Interval, Heard]:
+    """Both methods over packets that one meter hears."""
     from wirelag.measure.loop import cut
 
-    ((when, (heard,)),) = cut(Hearing(settings, frames), {"tap": progress(packets)})
-    need_clients(heard, packets, settings.servers)
+    ((when, (heard,)),) = cut(Hearing(settings, frames), {"tap": packets})
     return when, heard
 
 

@@ -1,7 +1,6 @@
 """Response latency of many captures: what a task measures, and how parts become one result.
 
-It is divided between captures that do not continue one another; a rotated set is one task, whose meter hands its open
-requests on from file to file. Who is a client is judged in each task from its own packets.
+It is divided between pieces, which have a meter of their own on one machine, too (`response_pieces`).
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ from wirelag.measure.fleet import (
     readable,
     run_pieces,
 )
-from wirelag.measure.pieces import Piece, bundles, pieces
+from wirelag.measure.pieces import Piece, bundles, joined, pieces
 from wirelag.measure.response import ResponseResult, response_of
-from wirelag.measure.response_heard import Hearing, ResponseSettings, need_clients
-from wirelag.measure.response_method import Heard
+from wirelag.measure.response_heard import ResponseSettings, hear_piece, need_clients
+from wirelag.measure.response_method import Heard, HeardInPieces
+from wirelag.measure.response_pieces import ALIVE_NS
 from wirelag.packets.filters import Filter
 from wirelag.packets.frames import Frames
 from wirelag.packets.interval import Interval
@@ -33,11 +33,6 @@ from wirelag.units import many
 
 if TYPE_CHECKING:
     from wirelag.capture.source import PacketSource
-
-TOLD_APART = (
-    "who is a client is judged in each task from its own packets: where neither a SYN nor the ports tell, --server "
-    "decides it everywhere"
-)
 
 
 @dataclass
@@ -51,15 +46,12 @@ class ResponsePart:
 
 def hear(planned: Sequence[Piece], settings: ResponseSettings, wanted: Filter, tunnels: bool) -> bytes:
     """A task: hear some pieces, each with a meter of its own."""
-    from wirelag.measure.loop import cut
     from wirelag.scale.finished import packed
 
     part = ResponsePart()
     for piece in planned:
         reading = Reading(piece, wanted, tunnels)
-        batches = reading.batches(lambda _: None)
-        ((when, (heard,)),) = cut(Hearing(settings, part.frames), {"tap": batches})
-        part.heard.append((when, heard))
+        part.heard.append(hear_piece(reading.batches(lambda _: None), settings, part.frames))
         part.files += reading.files
     return packed(part)
 
@@ -81,44 +73,35 @@ def response_on(
         first, twice = copy_tasks(good, wanted, tunnels), list[str]()
         wanted, settings = absolute(wanted, good), replace(settings, cores=1)
         planned = pieces(good, length, split=False)
-        plan = bundles(planned, length)
-        parts: list[ResponsePart] = []
-        read = run_pieces(
-            fleet, "response", hear, plan, settings, wanted, tunnels,
-            take=parts.append, first=first, check=lambda found: twice.extend(refused(found, force)),
-        )  # fmt: skip
-    packets = ReadElsewhere(files, read, wanted, tunnels)
+        while True:
+            plan = bundles(planned, length)
+            parts: list[ResponsePart] = []
+            read = run_pieces(
+                fleet, "response", hear, plan, settings, wanted, tunnels,
+                take=parts.append, first=first, check=lambda found: twice.extend(refused(found, force)),
+            )  # fmt: skip
+            packets = ReadElsewhere(files, read, wanted, tunnels)
+            again = joined(planned, [packets.keys_of(piece) for piece in planned], ALIVE_NS)
+            if len(again) == len(planned):
+                break
+            planned, first = again, []
     when, heard, frames = _together(parts, packets)
     need_clients(heard, packets, settings.servers)
     result = response_of(when, heard, frames, packets, settings)
-    result.warnings += [*packets.apart(planned), *twice[:1]]
+    result.warnings += twice[:1]
     result.errors = [one.problem for one in looks if one.problem] + packets.errors
     told = f"divided into {many(len(plan), 'task')}, never within a capture; a rotated set is read by one, which hands "
     result.notes.append(f"{told}what is open on from file to file")
-    if len(plan) > 1 and not settings.servers:
-        result.notes.append(TOLD_APART)
     return result
 
 
 def _together(parts: Sequence[ResponsePart], packets: ReadElsewhere) -> tuple[Interval, Heard, Frames]:
     """What all tasks heard, as if one had: packets have their numbers in whole captures."""
-    import numpy as np
-
-    from wirelag.synopses.epochs import EPOCH, Epochs
-    from wirelag.synopses.request_response import EXCHANGE, Exchanges
-
-    frames, numbers = Frames(), packets.numbers()
-    total, when = Heard(Epochs(np.empty(0, EPOCH)), Exchanges(np.empty(0, EXCHANGE))), Interval(0, 0)
+    frames, numbers, total = Frames(), packets.numbers(), HeardInPieces()
     for part in parts:
-        for seen, heard in part.heard:
+        for when, heard in part.heard:
             rows = heard.exchanges.rows.copy()
             for name in ("begin_frame", "last_frame"):
                 rows[name] = frames.renumbered(rows[name], part.frames, numbers)
-            total.epochs = total.epochs + heard.epochs
-            total.exchanges = total.exchanges + replace(heard.exchanges, rows=rows)
-            for count in ("from_clients", "from_servers", "left_out", "guessed"):
-                setattr(total, count, getattr(total, count) + getattr(heard, count))
-            if seen.length_ns:
-                first = seen if not when.length_ns else when
-                when = Interval(min(first.start_ns, seen.start_ns), max(first.end_ns, seen.end_ns))
-    return when, total, frames
+            total.add(when, replace(heard, exchanges=replace(heard.exchanges, rows=rows)))
+    return *total.together(), frames

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from wirelag.estimators.later import Later
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.distinct import distinct, numbered, places_among
+from wirelag.packets.interval import Interval
 from wirelag.packets.roles import LOOK_AHEAD_NS, Roles, ahead
 from wirelag.synopses.epochs import Epochs, ends_texts, telling
 from wirelag.synopses.key_counts import KeyCounts
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from wirelag.measure.response_heard import ResponseSettings
     from wirelag.packets.frames import Frames
     from wirelag.packets.grouping import Grouping
-    from wirelag.packets.interval import Interval
 
 Array = npt.NDArray[Any]
 S = TypeVar("S", Epochs, Exchanges)
@@ -43,6 +43,7 @@ S = TypeVar("S", Epochs, Exchanges)
 MOST_KNOWN: Final = 1 << 16  # servers, and flows, that are remembered from interval to interval
 MOST_BATCHES: Final = 256  # of few packets each, that wait side by side
 MOST_HELD: Final = 1 << 16  # exchanges that wait for a verdict about their flow
+MOST_LISTED: Final = 1 << 20  # epochs, and exchanges, of all captures
 _SERVER: Final = np.uint64(0xFFFFFFFF)  # port and protocol of the server, in the last word of the ends
 
 
@@ -56,6 +57,32 @@ class Heard:
     from_servers: int = 0
     left_out: int = 0  # packets neither to nor from the named servers
     guessed: int = 0  # conversations so far of which it is a guess who the client is
+
+
+class HeardInPieces:
+    """What several meters heard, as one: it lists no more than one of them may."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Interval, Heard]] = []
+        self._rows = 0
+
+    def add(self, when: Interval, heard: Heard) -> None:
+        """Add what the next meter heard."""
+        self._parts.append((when, heard))
+        self._rows += len(heard.epochs) + len(heard.exchanges)
+        if self._rows > 4 * MOST_LISTED:
+            self._parts = [self.together()]
+            self._rows = len(self._parts[0][1].epochs) + len(self._parts[0][1].exchanges)
+
+    def together(self) -> tuple[Interval, Heard]:
+        """What all of them heard."""
+        every = [heard for _, heard in self._parts] or [Heard(Epochs.none(), Exchanges.none())]
+        spans = [when for when, _ in self._parts if when.length_ns] or [Interval(0, 0)]
+        epochs, exchanges = _sum([one.epochs for one in every]), _sum([one.exchanges for one in every])
+        total = Heard(epochs.at_most(MOST_LISTED), exchanges.at_most(MOST_LISTED))
+        for count in ("from_clients", "from_servers", "left_out", "guessed"):
+            setattr(total, count, sum(getattr(one, count) for one in every))
+        return Interval(min(one.start_ns for one in spans), max(one.end_ns for one in spans)), total
 
 
 class ResponseMeter:

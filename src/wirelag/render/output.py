@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from wirelag.measure.result import Result
 
 
+ROW_GROUP: Final = 1 << 16  # rows that a group of Parquet has
+
+
 def _table(result: Result, out: IO[str]) -> None:
     write_lines([*result.table(), *([PARTIAL_LINE] if result.partial else [])], out)
 
@@ -87,7 +90,28 @@ def _csv(result: Result, out: IO[str]) -> None:
 
 def _parquet(result: Result, out: IO[bytes]) -> None:
     need_polars("Parquet")
-    result.to_polars().write_parquet(out)
+    import polars as pl
+
+    parts: list[IO[bytes]] = []  # packed as they come: there may be a million rows
+    some: list[pl.DataFrame] = []
+
+    def pack() -> None:
+        parts.append(io.BytesIO())
+        pl.concat(some).write_parquet(parts[-1])
+        some.clear()
+
+    for table in result.tables():
+        some.append(table.to_polars())
+        if sum(len(frame) for frame in some) >= ROW_GROUP:
+            pack()
+    if some:
+        pack()
+    for part in parts:
+        part.seek(0)
+    if len(parts) == 1:
+        out.write(parts[0].read())
+    else:
+        pl.scan_parquet(parts).sink_parquet(out, row_group_size=ROW_GROUP, maintain_order=True)
 
 
 def _openmetrics(result: Result, out: IO[str]) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.errors import MissingExtraError, SettingError, WirelagError
+from wirelag.scale.signals import without_interrupt
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -23,6 +24,13 @@ LOCAL: Final = "local"
 SCHEME: Final = "dask://"
 PATIENCE: Final = "5s"  # for a scheduler to answer
 AHEAD: Final = 4096  # tasks that the scheduler knows at a time: it holds a few kB of each
+WORKERS: Final = {  # of this machine
+    # Dask has workers give memory back as soon as it is free; a block of a capture then costs 512 page faults, again
+    # and again.
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 32 << 20,
+    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 4 << 20,
+    "distributed.worker.profile.enabled": False,  # nobody looks at it
+}
 FIRST: Final = 16  # tasks whose results are asked for in one message, at most
 
 
@@ -125,34 +133,21 @@ def engine(on: Any, workers: int | None = None, patience: str = PATIENCE) -> Ite
     if not isinstance(on, str) or not (on == LOCAL or on.startswith(SCHEME)):
         raise SettingError("on", f"{on!r} is not local, dask://HOST:PORT or a client of Dask")
     with _quiet(), ExitStack() as stack:
-        yield Engine(stack.enter_context(_local(workers) if on == LOCAL else _reached(on, patience)))
+        yield Engine(stack.enter_context(local(workers) if on == LOCAL else _reached(on, patience)))
 
 
 @contextmanager
-def _local(workers: int | None) -> Iterator[Client]:
+def local(workers: int | None = None) -> Iterator[Client]:
     """One worker process for each core of this machine."""
+    import dask.config
     from distributed import Client, LocalCluster
 
     cores = workers or len(os.sched_getaffinity(0))
     with ExitStack() as stack:
-        with _without_interrupt():
+        with without_interrupt(), dask.config.set(WORKERS):
             cluster = LocalCluster(n_workers=cores, threads_per_worker=1, dashboard_address=":0", silence_logs=50)
             stack.enter_context(cluster)
         yield stack.enter_context(Client(cluster))
-
-
-@contextmanager
-def _without_interrupt() -> Iterator[None]:
-    """Threads and processes that begin here never hear ^C, which goes to all of a terminal; this one hears it after."""
-    import signal
-    from multiprocessing import resource_tracker
-
-    resource_tracker.ensure_running()  # whoever starts it hears ^C again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -52,8 +52,10 @@ class _Values(pickle.Unpickler):
 
 
 def name_of(*what: Any) -> bytes:
-    """The name of a task: a hash of all that its result depends on."""
-    return hashlib.sha256(pickle.dumps(what, protocol=5)).digest()
+    """The name of a task: a hash of all that its result depends on; another version may have another result."""
+    from wirelag import __version__
+
+    return hashlib.sha256(pickle.dumps((__version__, what), protocol=5)).digest()
 
 
 class Finished:
@@ -65,10 +67,10 @@ class Finished:
             import tempfile
 
             number, self.path = tempfile.mkstemp(prefix="wirelag-", suffix=".resume")
-            self._file = open(number, "r+b")  # noqa: SIM115
+            self._file = open(number, "r+b", buffering=0)  # noqa: SIM115
         else:
             try:
-                self._file = open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")  # noqa: SIM115
+                self._file = open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)  # noqa: SIM115
             except OSError as error:
                 raise WirelagError(f"{path}: cannot be opened ({error.strerror}); choose another --resume") from None
         self._places: dict[bytes, tuple[int, int]] = {}
@@ -76,14 +78,13 @@ class Finished:
         try:
             self._read()
         except WirelagError:
-            self._file.close()
+            self.close(keep=False)
             raise
 
     def _read(self) -> None:
         head = self._file.read(len(_MAGIC))
         if not head:
-            self._file.write(_MAGIC)
-            self._file.flush()
+            self._write(_MAGIC)
             return
         if head != _MAGIC:
             raise WirelagError(f"{self.path}: this is no file of finished tasks; choose another --resume")
@@ -106,11 +107,22 @@ class Finished:
     def add(self, name: bytes, result: bytes) -> None:
         """Keep a result."""
         self._file.seek(self._end)
-        self._file.write(_RECORD.pack(name, len(result), hashlib.sha256(result).digest()))
-        self._places[name] = self._file.tell(), len(result)
-        self._file.write(result)
-        self._file.flush()
+        self._write(_RECORD.pack(name, len(result), hashlib.sha256(result).digest()) + result)
+        self._places[name] = self._end + _RECORD.size, len(result)
         self._end = self._file.tell()
+
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            way_out = (
+                "free some space, and run the same command again"
+                if self.named
+                else "name one elsewhere with --resume FILE"
+            )
+            raise WirelagError(f"{self.path}: cannot keep what is finished ({error.strerror}); {way_out}") from None
 
     def result(self, name: bytes) -> Any:
         """The value of a task."""

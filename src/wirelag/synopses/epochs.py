@@ -68,6 +68,18 @@ class Epochs:
         counts = {name: self.counts.get(name, 0) + other.counts.get(name, 0) for name in self.counts | other.counts}
         return Epochs(np.concatenate([self.rows, other.rows]), self.packets + other.packets, counts)
 
+    @classmethod
+    def none(cls) -> Epochs:
+        """No epochs."""
+        return cls(np.empty(0, EPOCH))
+
+    def at_most(self, most: int) -> Epochs:
+        """The first of them; the others are counted."""
+        if len(self) <= most:
+            return self
+        more = self.counts.get("unlisted", 0) + len(self) - most
+        return replace(self, rows=self.rows[:most].copy(), counts=self.counts | {"unlisted": more})
+
     def of(self, rows: npt.NDArray[Any]) -> Epochs:
         """A selection of epochs."""
         return replace(self, rows=self.rows[rows])

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
 from wirelag.packets.distinct import distinct
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
@@ -37,6 +38,7 @@ FLAGS: Final = {
 NOT_WAITING: Final = np.uint64(OVERLAPPING | STREAM)
 NOT_SINGLE: Final = np.uint64(PIPELINED | JOINED | CUT | UNSEEN) | NOT_WAITING  # no single response time
 UDP: Final = 17
+_LISTED: Final = 13  # purpose of the coin that decides which exchanges stay
 SURE: Final = 70  # confidence from which an epoch counts
 MANY: Final = 8  # exchanges from which on their share tells something
 FEWEST: Final = 4  # the same, where few things look like it
@@ -140,6 +142,17 @@ class KnownFlows(KeyCounts):
         return marks
 
 
+def coins(rows: Array) -> npt.NDArray[np.uint64]:
+    """A coin for each exchange: which of them stay if there are too many."""
+    names: Array = np.ascontiguousarray(rows["key"]) ^ rows["begin_ns"].view(np.uint64)
+    return np.asarray(_kernels.coins(names, 0, _LISTED))
+
+
+def half_of_those_from(least: np.uint64) -> np.uint64:
+    """The coin that half of the coins from this one on have at least."""
+    return (least >> np.uint64(1)) + np.uint64(1 << 63)
+
+
 def _columns(flows: int, places: Mapping[str, Array]) -> Array:
     """Counts of flows, a column for each field of `Told`, from the places of the flows that are counted."""
     nothing = np.empty(0, np.intp)
@@ -161,6 +174,25 @@ class Exchanges:
     def __add__(self, other: Exchanges) -> Exchanges:
         counts = {name: self.counts.get(name, 0) + other.counts.get(name, 0) for name in self.counts | other.counts}
         return Exchanges(np.concatenate([self.rows, other.rows]), self.packets + other.packets, counts)
+
+    @classmethod
+    def none(cls) -> Exchanges:
+        """No exchanges."""
+        return cls(np.empty(0, EXCHANGE))
+
+    def at_most(self, most: int) -> Exchanges:
+        """Those that a coin chooses, in whatever order they are; the others are counted.
+
+        Law: exchanges stay whose coin is at least the first of 0, 1/2, 3/4, 7/8, ... that leaves no more than `most`.
+        """
+        kept, least = self.rows, np.uint64(0)
+        while len(kept) > most:
+            least = half_of_those_from(least)
+            kept = kept[coins(kept) >= least]
+        if len(kept) == len(self):
+            return self
+        more = self.counts.get("unlisted", 0) + len(self) - len(kept)
+        return replace(self, rows=kept, counts=self.counts | {"unlisted": more})
 
     def of(self, rows: Array | slice) -> Exchanges:
         """A selection of exchanges."""
