@@ -30,4 +30,28 @@ template <typename Weight> BinsOf bins_of(const std::optional<Column<s64>> &bins
     return {bins ? bins->data() : nullptr};
 }
 
+/* The middle of a bin, in ns. */
+inline double bin_middle(u64 bin)
+{
+    u64 shift = bin >> WL_BIN_BITS ? (bin >> WL_BIN_BITS) - 1 : 0;
+
+    return static_cast<double>((bin - (shift << WL_BIN_BITS)) << shift) + static_cast<double>((1ull << shift) - 1) / 2;
+}
+
+/* The first bin whose delays count as above a limit. */
+inline u64 bin_above(double limit_ns)
+{
+    u64 low = 0, high = WL_BINS;
+
+    while (low < high) {
+        u64 middle = (low + high) / 2;
+
+        if (bin_middle(middle) <= limit_ns)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 #endif

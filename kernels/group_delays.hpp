@@ -166,6 +166,69 @@ class Groups {
         by_birth(out.data());
     }
 
+    /* The places of all groups, in the order they came. */
+    void by_birth(u32 *out) const
+    {
+        std::copy(all.heap, all.heap + all.live, out);
+        std::sort(out, out + all.live, [this](u32 a, u32 b) { return wl_group_at(&all, a)->born < wl_group_at(&all, b)->born; });
+    }
+
+    /* The group at a place, which is one of those that `places` told. */
+    const wl_group &group(u32 place) const
+    {
+        check(place);
+        return *wl_group_at(&all, place);
+    }
+
+    /* The bins of a leg of a group that hold delays, in order. */
+    struct Cells {
+        std::vector<s64> bins;
+        std::vector<u64> weights, squares;
+        std::vector<u64> mine; /* place and number of each cell: in order of one word, without a look at the cell */
+
+        /* Add others; squares are not kept. */
+        void add(const Cells &others)
+        {
+            std::vector<s64> both;
+            std::vector<u64> sums;
+
+            for (size_t i = 0, j = 0; i < bins.size() || j < others.bins.size();) {
+                bool one = j == others.bins.size() || (i < bins.size() && bins[i] <= others.bins[j]);
+                bool other = i == bins.size() || (j < others.bins.size() && others.bins[j] <= bins[i]);
+
+                both.push_back(one ? bins[i] : others.bins[j]);
+                sums.push_back((one ? weights[i] : 0) + (other ? others.weights[j] : 0));
+                i += one;
+                j += other;
+            }
+            bins = std::move(both);
+            weights = std::move(sums);
+        }
+    };
+
+    void cells_of_leg(u32 place, u32 leg, Cells &found) const
+    {
+        found.bins.clear();
+        found.weights.clear();
+        found.squares.clear();
+        cells_of(place, found.mine);
+        for (u64 one : found.mine) {
+            const wl_group_cell &cell = all.units[static_cast<u32>(one)];
+
+            if (cell.place / WL_BINS == leg) {
+                found.bins.push_back(cell.place % WL_BINS);
+                found.weights.push_back(cell.weight);
+                found.squares.push_back(cell.squares);
+            }
+        }
+    }
+
+    /* The delays of groups that left. */
+    const wl_group_other &of_other(u32 leg) const
+    {
+        return all.other[leg];
+    }
+
     /* The record of each group: its key, tag, count, what may have come before, birth, two words, and the sums of its legs. */
     void records(const Column<u32> &places, Room<u64> out) const
     {
@@ -256,12 +319,6 @@ class Groups {
         for (size_t i = 0; i < registers; i++)
             all.registers[i] = std::max(all.registers[i], ranks[i]);
         all.left += left;
-    }
-
-    void by_birth(u32 *out) const
-    {
-        std::copy(all.heap, all.heap + all.live, out);
-        std::sort(out, out + all.live, [this](u32 a, u32 b) { return wl_group_at(&all, a)->born < wl_group_at(&all, b)->born; });
     }
 
     /* A place is a group's if the heap knows it there. */

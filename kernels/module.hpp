@@ -14,6 +14,7 @@ void add_figures(nanobind::module_ &m);
 void add_addresses(nanobind::module_ &m);
 void add_connections(nanobind::module_ &m);
 void add_groups(nanobind::module_ &m);
+void add_group_figures(nanobind::module_ &m);
 void add_distinct(nanobind::module_ &m);
 void add_survey(nanobind::module_ &m);
 void add_sighting(nanobind::module_ &m);

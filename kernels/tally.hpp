@@ -5,9 +5,11 @@
 #define WIRELAG_TALLY_HPP
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
-#include "arrays.hpp"
+#include "bins.hpp"
 
 extern "C" {
 #include "distribution.h"
@@ -27,6 +29,64 @@ inline size_t crowd_place(u64 flow_key, u8 leg, u64 delay_ns)
 {
     return ((leg & 1) * WL_CROWDS + wl_crowd(flow_key)) * WL_COARSE_BINS + (wl_bin(delay_ns) >> WL_COARSE_BITS);
 }
+
+/* Add a distribution, of which some bins are known, to one that has every bin. */
+template <typename BinOf>
+void merge_delays(Distribution &into, BinOf bin, const u64 *weights, const u64 *squares, size_t count, const wl_sums &more)
+{
+    if (!more.samples)
+        return;
+    for (size_t i = 0; i < count; i++)
+        if (weights[i]) { /* untouched memory of a distribution costs nothing */
+            s64 place = bin[i];
+
+            if (place < 0 || place >= WL_BINS)
+                throw std::invalid_argument("there is no such bin");
+            into.weights[place] += weights[i];
+            into.squares[place] += squares[i];
+        }
+    wl_sums &sum = into.sums;
+    sum.min_ns = sum.samples ? std::min(sum.min_ns, more.min_ns) : more.min_ns;
+    sum.max_ns = std::max(sum.max_ns, more.max_ns);
+    sum.samples += more.samples;
+    sum.weight += more.weight;
+    for (auto [words, others] : {std::pair{sum.sum_ns, more.sum_ns}, {sum.sum_squares, more.sum_squares}}) {
+        words[0] += others[0];
+        words[1] += others[1] + (words[0] < others[0]);
+    }
+}
+
+/* Add words to others. */
+inline void add_words(u64 *into, const u64 *words, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (words[i]) /* untouched memory costs nothing */
+            into[i] += words[i];
+}
+
+/* The sums and weights of the delays of each crowd, from weights by crowd and coarse bin, of one leg after the other. */
+struct Crowds {
+    std::array<double, WL_CROWDS> totals = {}, sizes = {};
+
+    Crowds(const u64 *weights, size_t count)
+    {
+        static const std::array<double, WL_COARSE_BINS> middles = [] {
+            std::array<double, WL_COARSE_BINS> found = {};
+
+            for (u64 bin = 0; bin < WL_BINS; bin++)
+                found[bin >> WL_COARSE_BITS] += bin_middle(bin) / (1 << WL_COARSE_BITS);
+            return found;
+        }();
+
+        for (size_t i = 0; i < count; i++)
+            if (u64 weight = weights[i]) {
+                size_t crowd = i / WL_COARSE_BINS % WL_CROWDS;
+
+                totals[crowd] += static_cast<double>(weight) * middles[i % WL_COARSE_BINS];
+                sizes[crowd] += static_cast<double>(weight);
+            }
+    }
+};
 
 /* Weights and weighted sums by slot of time. Slots are as short as cover the time seen, their length is a power of two, and
  * their edges are multiples of it. */
@@ -102,15 +162,30 @@ class Slots {
         place[LAST] = to >> 1;
     }
 
+    /* Add those of others. */
+    void merge(const Slots &more)
+    {
+        s64 bits = more.place[BITS], first = more.place[FIRST], last = more.place[LAST];
+
+        if (more.empty())
+            return;
+        reach(first * (1ll << bits), (last + 1) * (1ll << bits) - 1);
+        while (place[BITS] < bits)
+            fold();
+        for (s64 number = first; number <= last; number++)
+            if (double count = more.counts[number - first])
+                add(number * (1ll << bits), count, more.sums[number - first]);
+    }
+
+    s64 *const place;
+    double *const counts, *const sums;
+    const s64 slots;
+
   private:
     bool empty() const
     {
         return place[LAST] < place[FIRST];
     }
-
-    s64 *place;
-    double *counts, *sums;
-    s64 slots;
 };
 
 /* Where delays of both legs are added up. */
@@ -135,6 +210,33 @@ class Tally {
         wl_distribute(mine.weights, mine.squares, &mine.sums, delay, weight);
         by_crowd[crowd_place(flow_key, leg, delay)] += weight;
         slots[leg & 1].add(time_ns, static_cast<double>(weight), static_cast<double>(weight) * static_cast<double>(delay_ns));
+    }
+
+    /* Add what another has. */
+    void merge(const Tally &other)
+    {
+        for (u32 i = 0; i < 2; i++) {
+            const Distribution &more = other.legs[i];
+
+            merge_delays(legs[i], BinsOf{nullptr}, more.weights, more.squares, WL_BINS, more.sums);
+            slots[i].merge(other.slots[i]);
+        }
+        add_words(by_crowd, other.by_crowd, crowd_words);
+    }
+
+    const Distribution &leg(u32 which) const
+    {
+        return legs[which];
+    }
+
+    const u64 *crowds(u32 which) const
+    {
+        return by_crowd + which * (crowd_words / 2);
+    }
+
+    const Slots &times(u32 which) const
+    {
+        return slots[which];
     }
 
     /* What `add` will need first. */

@@ -171,7 +171,7 @@ def shape_only(entry: Entry) -> Entry:
     """Keep only the shape of the distributions of one of many entries."""
     from wirelag.stats.distribution import Distribution
 
-    nothing = Distribution().compact()
+    nothing = Distribution.nothing()
     for one in (entry, *entry.legs.values()):
         # Delays and how sure they are refer to each other: without this their memory would not be freed.
         one.shape, one.delays.certainty = one.delays.by_octave(), None

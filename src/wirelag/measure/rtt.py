@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from wirelag.capture.table import Table
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
-    from wirelag.measure.group_order import Places
     from wirelag.measure.points import Progress
     from wirelag.measure.rtt_heard import Cut, Heard
     from wirelag.packets.filters import Filter
@@ -360,24 +359,40 @@ class _Entries:
         details = {"no_interval": figures.pop("no_interval")}
         return type(report)(self._method, "round_trip", packets=report.packets, details=details, **figures)
 
-    def small(self, key: str, legs: tuple[Figures | None, ...]) -> Entry:
-        """The entry of a group from the figures of its legs alone; a leg without delays has none."""
-        from wirelag.synopses.samples import LEGS as PLACES
+    def interval(self, key: str, samples: Samples, connections: Connections | None) -> Entry:
+        """An entry over the samples of an interval, without its delays."""
+        if connections is not None or not self.at_once:
+            return shape_only(self.of("interval", key, samples, connections))
+        return self.told("interval", key, samples.figures(), samples.packets, dict(sorted(samples.counts.items())))
+
+    @property
+    def at_once(self) -> bool:
+        """Whether the figures of legs are all that an entry needs."""
+        return self.leg in ("server", "client")
+
+    def told(
+        self,
+        scope: str,
+        key: str,
+        of_legs: dict[str, Figures],
+        packets: int | None = None,
+        counts: dict[str, int] | None = None,
+    ) -> Entry:
+        """An entry from the figures of its legs alone, without their delays; a leg without delays has none."""
         from wirelag.synopses.samples import report_of_legs
 
-        of_legs = {name: one for name, one in zip(PLACES, legs, strict=True) if one is not None}
         shown = of_legs.get(self.leg, self._nothing)
-        entry = Entry(
-            "group", key, report_of_legs(of_legs, shown, self.leg, self._method, "round_trip", None), self._no_delays
-        )
-        entry.legs = {name: Entry("group", key, self._of_leg(entry.report, name), self._no_delays) for name in of_legs}
+        report = report_of_legs(of_legs, shown, self.leg, self._method, "round_trip", packets, counts)
+        entry = Entry(scope, key, report, self._no_delays, shown.shape)
+        for name, one in of_legs.items():
+            entry.legs[name] = Entry(scope, key, self._of_leg(report, name), self._no_delays, one.shape)
         return entry
 
     @cached_property
     def _no_delays(self) -> Distribution:
         from wirelag.stats.distribution import Distribution
 
-        return Distribution().compact()
+        return Distribution.nothing()
 
     @cached_property
     def _nothing(self) -> Figures:
@@ -395,7 +410,7 @@ def measured(cuts: Iterable[Cut], heard: Heard, packets: Packets, settings: RttS
     both = settings.leg == "both"
     questions = settings.questions.of_leg(settings.leg)
     apart = settings.cores > 1 and not both and not isinstance(packets, Listening)  # connections are added to others
-    total, ended = Samples(), IntervalEntries(entries.of, apart)
+    total, ended = Samples(), IntervalEntries(entries.interval, apart)
     for when, part, connections in cuts:
         total.merge(part)
         if settings.interval_ns:
@@ -416,14 +431,14 @@ def measured(cuts: Iterable[Cut], heard: Heard, packets: Packets, settings: RttS
         result.total.report = replace(result.report, reason="no packets")
     if grouping is not None:
         assert whole is not None
-        _add_groups(result, settings, _Grouped(grouping, entries, whole, both, total, questions))
+        _add_groups(result, settings, _Grouped(grouping, entries, whole, both, total, questions, settings.cores))
     result.counts, result.coverage = counts_of(packets, total), coverage_of(packets, total)
     result.timeline, result.slowest = heard.timeline, listed(heard.slowest)
     return result
 
 
 class _Grouped(NamedTuple):
-    """What the entry of a group is made from."""
+    """What the entries of groups are made from."""
 
     delays: GroupDelays
     entries: _Entries
@@ -432,40 +447,36 @@ class _Grouped(NamedTuple):
     whole: Samples
     questions: Questions
 
-    def entry(self, group: Group) -> Entry:
-        """The entry of a group, with its verdicts."""
+    threads: int
+
+    def each(self, places: Sequence[int]) -> Iterator[Entry]:
+        """The entries of groups, with their verdicts; figures of legs are found at once."""
+        if self.questions or not self.entries.at_once:
+            yield from (self._asked(group) for group in self.delays.some(places))
+            return
+        whole = self.whole.figures()
+        of_groups = self.delays.figures(places, self.connections, self.threads)
+        for group, of_legs in zip(self.delays.some(places), of_groups, strict=True):
+            for name, one in of_legs.items():
+                if one.facts["samples"] == whole[name].facts["samples"]:  # all delays are in one group
+                    of_legs[name] = whole[name]
+            yield _named(self.entries.told("group", group.key, of_legs), group)
+
+    def _asked(self, group: Group) -> Entry:
         samples = self.delays.samples(group)
         samples.connections, samples.whole = self.connections, self.whole
-        entry = self.entries.of("group", group.key, samples, self.connections if self.both else None)
-        entry.words = group.words
-        if group.before:
-            details = {**entry.report.details, "earlier_in_other": group.before}
-            entry.report = replace(entry.report, details=details)
+        entry = _named(self.entries.of("group", group.key, samples, self.connections if self.both else None), group)
         asked = _asked(entry, self.questions, self.connections, samples.tag)
-        entry.verdicts, entry.tag = self.questions.of_legs(asked, entry.delays), group.tag
+        entry.verdicts = self.questions.of_legs(asked, entry.delays)
         return shape_only(entry)
 
-    def each(self, places: Places) -> Iterator[Entry]:
-        """The same for many groups, without shapes: figures of small ones are found at once."""
-        import numpy as np
 
-        from wirelag.synopses.group_delays import AT_ONCE
-        from wirelag.synopses.samples import LEGS as PLACES
-        from wirelag.synopses.samples import Figures
-
-        at_once = self.entries.leg in PLACES and not self.questions
-        for start in range(0, len(places), AT_ONCE):
-            some = places[start : start + AT_ONCE]
-            groups, legs = self.delays.some(some[some > 0])
-            figures = zip(*(Figures.of_many(one) for one in legs), strict=True)
-            held = np.stack([one.sums[:, 0] > 0 for one in legs], axis=1).tolist()
-            for group, told, known in zip(groups, figures, held, strict=True):
-                whole = at_once and not group.before and [one is not None for one in told] == known
-                entry = self.entries.small(group.key, told) if whole else self.entry(group)
-                entry.words = group.words
-                yield entry
-            if len(groups) < len(some):
-                yield self.entry(self.delays.group(0))
+def _named(entry: Entry, group: Group) -> Entry:
+    """An entry as that of a group."""
+    entry.words, entry.tag = group.words, group.tag
+    if group.before:
+        entry.report = replace(entry.report, details={**entry.report.details, "earlier_in_other": group.before})
+    return entry
 
 
 def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> None:
@@ -489,13 +500,14 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
             )
     places, result.few = order(delays, result.ranked, result.sort, grouped.connections)
     slas = {sla.text: 1.0 if sla.limit_ns is not None else 1e9 for sla in grouped.questions.slas}  # ns, or shares
-    for question, (some, values, counts) in failing(delays, grouped.questions.slas, grouped.connections).items():
+    broken = failing(delays, grouped.questions.slas, grouped.connections) if slas else {}
+    for question, (some, values, counts) in broken.items():
         names = [delays.group(int(place)).key for place in some[:MOST_NAMED]]
         told, of = (values[:MOST_NAMED] / slas[question]).tolist(), counts[:MOST_NAMED].astype(int).tolist()
         result.broken[question] = Broken(len(some), 0, len(places), list(zip(names, told, of, strict=True)))
     result.broken = result.broken if len(places) > 1 else {}
     result.total.verdicts = result.total.verdicts.beside(result.broken)
-    result.groups = GroupEntries(places, lambda place: grouped.entry(delays.group(place)), grouped.each)
+    result.groups = GroupEntries(places, grouped.each)
 
 
 def _doubt_short(intervals: list[Entry], length_ns: int, whole: Entry, total: Samples) -> None:
