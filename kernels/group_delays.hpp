@@ -211,15 +211,13 @@ class Groups {
         found.bins.clear();
         found.weights.clear();
         found.squares.clear();
-        cells_of(place, found.mine);
+        cells_of(place, found.mine, leg * WL_BINS, (leg + 1) * WL_BINS);
         for (u64 one : found.mine) {
             const wl_group_cell &cell = all.units[static_cast<u32>(one)];
 
-            if (cell.place / WL_BINS == leg) {
-                found.bins.push_back(cell.place % WL_BINS);
-                found.weights.push_back(cell.weight);
-                found.squares.push_back(cell.squares);
-            }
+            found.bins.push_back(cell.place % WL_BINS);
+            found.weights.push_back(cell.weight);
+            found.squares.push_back(cell.squares);
         }
     }
 
@@ -280,19 +278,21 @@ class Groups {
     static constexpr u32 large = 256;  /* cells */
     static constexpr size_t ahead = 8; /* delays from one step of prefetching to the next: buckets, then what is first in them */
 
-    /* The cells of a group in order. Those of a large one are found in their buckets: each cell tells only the next of all. */
-    void cells_of(u32 at, std::vector<u64> &found) const
+    /* The cells of a group between two places, in order. Those of a large one are found in their buckets: each cell tells only the
+     * next of all. */
+    void cells_of(u32 at, std::vector<u64> &found, u32 first = 0, u32 end = 2 * WL_BINS) const
     {
         const wl_group *group = wl_group_at(&all, at);
 
         found.clear();
         if (group->cell_count < large) {
             for (u32 cell = group->cells; cell; cell = all.units[cell].sibling)
-                found.push_back(static_cast<u64>(all.units[cell].place) << 32 | cell);
+                if (all.units[cell].place >= first && all.units[cell].place < end)
+                    found.push_back(static_cast<u64>(all.units[cell].place) << 32 | cell);
             std::sort(found.begin(), found.end());
             return;
         }
-        for (u32 place = 0; place < 2 * WL_BINS; place++)
+        for (u32 place = first; place < end; place++)
             for (u32 cell = *wl_group_cell_bucket(&all, group->tag, place); cell; cell = all.units[cell].next)
                 if (all.units[cell].owner == at && all.units[cell].place == place)
                     found.push_back(static_cast<u64>(place) << 32 | cell);

@@ -1,7 +1,8 @@
 /* Groups in order of a figure, and their figures: those that each one's own delays give (measure/group_order.py,
  * report_figures.hpp).
  *
- * Law: figures of a group do not depend on which others are asked for, or on how many threads find them. */
+ * Law: figures of a group do not depend on which others are asked for, or on how many threads find them. Memory: 16 KB for each of
+ * 1,024 groups, beside the rows of connections. */
 #ifndef WIRELAG_GROUP_FIGURES_HPP
 #define WIRELAG_GROUP_FIGURES_HPP
 
@@ -9,7 +10,6 @@
 #include <future>
 #include <string>
 #include <tuple>
-#include <unordered_map>
 
 #include "connection_sums.hpp"
 #include "group_delays.hpp"
@@ -103,10 +103,51 @@ inline Ordered in_order(
     return found;
 }
 
+/* How the delays of a group's leg vary: sums and sizes by crowd of connections, and by slot of time. They are whole numbers: in
+ * which order they are added up does not matter. */
+struct Varying {
+    static constexpr size_t most_slots = 4096;
+
+    std::array<double, WL_CROWDS> totals = {}, sizes = {};
+    std::vector<double> sums, counts; /* in slots of as few stretches as make them fit */
+    u64 first = ~0ull, last = 0;      /* stretches */
+    double size = 0;
+    u32 folds = 0;
+
+    void reach(u64 from, u64 to)
+    {
+        first = std::min(first, from);
+        last = std::max(last, to);
+    }
+
+    void make_room()
+    {
+        if (first > last)
+            return;
+        while ((last >> folds) - (first >> folds) >= most_slots)
+            folds++;
+        sums.resize((last >> folds) - (first >> folds) + 1);
+        counts.resize(sums.size());
+    }
+
+    void add(const wl_connection_row &row, u32 leg)
+    {
+        double sum = static_cast<double>(row.sums[2 * leg]), count = static_cast<double>(row.sums[2 * leg + 1]);
+        size_t slot = (row.stretch >> folds) - (first >> folds), crowd = wl_crowd(row.flow_key);
+
+        totals[crowd] += sum;
+        sizes[crowd] += count;
+        sums[slot] += sum;
+        counts[slot] += count;
+        size += count;
+    }
+};
+
 class GroupFigures {
   public:
     GroupFigures(const Groups &groups, ConnectionSums &connections, const Column<u32> &places)
-        : groups(groups), places(places.data(), places.data() + places.shape(0)), rows(connections.settled(row_count))
+        : groups(groups), places(places.data(), places.data() + places.shape(0)), rows(connections.settled(row_count)),
+          first(connections.first()), last(connections.last())
     {
         for (u32 place : this->places)
             if (place)
@@ -119,15 +160,15 @@ class GroupFigures {
         std::atomic<size_t> next{0};
         std::vector<std::future<void>> others;
 
-        sort_rows();
+        add_rows();
         auto some = [&] {
-            Space space;
+            Groups::Cells cells;
 
             for (size_t i; (i = next++) < places.size();)
                 for (u32 leg = 0; leg < 2; leg++)
-                    found[i][leg] = of_leg(i, leg, shares, space);
+                    found[i][leg] = of_leg(i, leg, shares, cells);
         };
-        for (u32 i = 1; i < threads && i < heavy; i++)
+        for (u32 i = 1; i < threads && i < varying.size(); i++)
             others.push_back(std::async(std::launch::async, some));
         some();
         for (std::future<void> &one : others)
@@ -136,54 +177,70 @@ class GroupFigures {
     }
 
   private:
-    static constexpr size_t slots = 4096;
+    static constexpr u32 none = ~0u;
     static constexpr u64 other_tag = 1;
-
-    /* What a thread needs for one group after the other. */
-    struct Space {
-        Groups::Cells cells;
-        std::vector<double> sums = std::vector<double>(slots), counts = std::vector<double>(slots);
-    };
 
     const wl_sums &sums_of(u32 place, u32 leg) const
     {
         return place ? groups.group(place).sums[leg] : groups.of_other(leg).sums;
     }
 
-    /* Put the rows of each group that may have an interval beside each other: their numbers. */
-    void sort_rows()
+    /* Add up the rows of each group that may have an interval. */
+    void add_rows()
     {
-        std::unordered_map<u64, size_t> numbers; /* of groups by tag */
-        std::vector<u32> of_row;
+        struct Known {
+            u64 tag;
+            u32 number;
+        };
+        std::vector<Known> known; /* the lower bits of a tag, which is a hash, say where */
+        size_t room = 1;
 
+        while (room < 4 * places.size())
+            room *= 2;
+        known.assign(room, {0, none});
+        auto find = [&](u64 tag) -> Known & {
+            size_t at = tag & (room - 1);
+
+            while (known[at].number != none && known[at].tag != tag)
+                at = (at + 1) & (room - 1);
+            return known[at];
+        };
+        number.assign(places.size(), none);
         for (size_t i = 0; i < places.size(); i++)
             if (std::max(sums_of(places[i], 0).samples, sums_of(places[i], 1).samples) >= certainty::fewest_delays) {
-                numbers.emplace(places[i] ? groups.group(places[i]).tag : other_tag, i);
-                heavy++;
+                u64 tag = places[i] ? groups.group(places[i]).tag : other_tag;
+
+                number[i] = static_cast<u32>(varying.size());
+                find(tag) = {tag, number[i]};
+                varying.emplace_back();
             }
-        ends.assign(places.size() + 1, 0);
-        if (numbers.empty())
+        if (varying.empty())
             return;
-        of_row.resize(row_count, none);
-        for (size_t row = 0; row < row_count; row++)
-            if (auto one = numbers.find(rows[row].tag); one != numbers.end()) {
-                of_row[row] = static_cast<u32>(one->second);
-                ends[one->second + 1]++;
+        auto each = [&](const auto &use) {
+            for (const wl_connection_row *row = rows; row < rows + row_count; row++)
+                if (u32 mine = find(row->tag).number; mine != none)
+                    for (u32 leg = 0; leg < 2; leg++)
+                        if (row->sums[2 * leg + 1])
+                            use(varying[mine][leg], *row, leg);
+        };
+
+        if (last - first >= Varying::most_slots) /* stretches of a group may be fewer than those of all */
+            each([](Varying &mine, const wl_connection_row &row, u32) { mine.reach(row.stretch, row.stretch); });
+        for (auto &legs : varying)
+            for (Varying &one : legs) {
+                if (last - first < Varying::most_slots)
+                    one.reach(first, last);
+                one.make_room();
             }
-        for (size_t i = 0; i < places.size(); i++)
-            ends[i + 1] += ends[i];
-        sorted.resize(ends.back());
-        for (size_t row = 0; row < row_count; row++)
-            if (of_row[row] != none)
-                sorted[ends[of_row[row]]++] = static_cast<u32>(row);
+        each([](Varying &mine, const wl_connection_row &row, u32 leg) { mine.add(row, leg); });
     }
 
-    std::optional<ReportFigures> of_leg(size_t i, u32 leg, const std::vector<double> &shares, Space &space) const
+    std::optional<ReportFigures> of_leg(size_t i, u32 leg, const std::vector<double> &shares, Groups::Cells &cells) const
     {
         const wl_sums &sums = sums_of(places[i], leg);
         auto effects = [&](double alone, auto &connections, auto &times) {
             return sums.samples < certainty::fewest_delays ? (times.emplace(), true)
-                                                           : vary(i, leg, sums, alone, space, connections, times);
+                                                           : effects_of(varying[number[i]][leg], sums, alone, connections, times);
         };
 
         if (!sums.samples)
@@ -192,67 +249,35 @@ class GroupFigures {
             const wl_group_other &other = groups.of_other(leg);
             return figures_of(Delays({nullptr}, other.weights, other.squares, WL_BINS, sums), shares, effects);
         }
-        groups.cells_of_leg(places[i], leg, space.cells);
-        const Groups::Cells &cells = space.cells;
+        groups.cells_of_leg(places[i], leg, cells);
         return figures_of(
             Delays({cells.bins.data()}, cells.weights.data(), cells.squares.data(), cells.bins.size(), sums), shares, effects);
     }
 
-    /* How the delays of a group vary between connections and over time (connections.py). Sums are whole numbers: their order does
-     * not matter. Fails if no connection of the group was kept. */
-    bool vary(size_t i, u32 leg, const wl_sums &sums, double alone, Space &space, std::optional<certainty::Effect> &connections,
-        std::optional<certainty::Effect> &times) const
+    /* How delays vary between connections and over time (connections.py). Fails if no connection of the group was kept. */
+    static bool effects_of(const Varying &of, const wl_sums &sums, double alone, std::optional<certainty::Effect> &connections,
+        std::optional<certainty::Effect> &times)
     {
-        const u32 *begin = sorted.data() + (i ? ends[i - 1] : 0), *end = sorted.data() + ends[i];
-        std::array<double, WL_CROWDS> totals = {}, sizes = {};
-        u64 first = ~0ull, last = 0;
-        double size = 0;
-        u32 folds = 0;
-
-        for (const u32 *row = begin; row < end; row++)
-            if (rows[*row].sums[2 * leg + 1]) {
-                first = std::min(first, rows[*row].stretch);
-                last = std::max(last, rows[*row].stretch);
-            }
-        if (first > last)
+        if (of.size == 0)
             return false;
-        while ((last >> folds) - (first >> folds) >= slots)
-            folds++;
-        size_t used = (last >> folds) - (first >> folds) + 1;
-        std::fill_n(space.sums.begin(), used, 0.0);
-        std::fill_n(space.counts.begin(), used, 0.0);
-        for (const u32 *row = begin; row < end; row++) {
-            const wl_connection_row &one = rows[*row];
-            size_t slot = (one.stretch >> folds) - (first >> folds), crowd = wl_crowd(one.flow_key);
-            double sum = static_cast<double>(one.sums[2 * leg]), count = static_cast<double>(one.sums[2 * leg + 1]);
-
-            if (!one.sums[2 * leg + 1])
-                continue;
-            totals[crowd] += sum;
-            sizes[crowd] += count;
-            space.sums[slot] += sum;
-            space.counts[slot] += count;
-            size += count;
-        }
         /* Not all connections are here if they are sampled, and more delays than the group's if it was kept late. */
-        double scale = std::sqrt(size / static_cast<double>(sums.weight));
-        auto levels = between(totals.data(), sizes.data(), WL_CROWDS, alone / std::max(scale, 1e-9));
+        double scale = std::sqrt(of.size / static_cast<double>(sums.weight));
+        auto levels = between(of.totals.data(), of.sizes.data(), WL_CROWDS, alone / std::max(scale, 1e-9));
 
         connections.emplace();
         if (levels)
             connections->mean = certainty::Error(levels->first * scale, levels->second);
-        times = effect_over_time(space.sums.data(), space.counts.data(), used, sums.samples, scale);
+        times = effect_over_time(of.sums.data(), of.counts.data(), of.sums.size(), sums.samples, scale);
         return true;
     }
 
-    static constexpr u32 none = ~0u;
-
     const Groups &groups;
     const std::vector<u32> places;
-    size_t row_count = 0, heavy = 0;
+    size_t row_count = 0;
     const wl_connection_row *rows;
-    std::vector<u32> sorted;
-    std::vector<size_t> ends; /* where the rows of each end, behind those of the one before */
+    const u64 first, last;   /* stretches of all */
+    std::vector<u32> number; /* of each group among those that may have an interval */
+    std::vector<std::array<Varying, 2>> varying;
 };
 
 #endif

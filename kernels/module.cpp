@@ -29,5 +29,6 @@ NB_MODULE(_kernels, m)
     add_pirate(m);
     add_routes(m);
     add_maglev(m);
+    add_json(m);
     add_codec(m);
 }

@@ -28,6 +28,7 @@ void add_pirate(nanobind::module_ &m);
 void add_roles(nanobind::module_ &m);
 void add_routes(nanobind::module_ &m);
 void add_maglev(nanobind::module_ &m);
+void add_json(nanobind::module_ &m);
 void add_codec(nanobind::module_ &m);
 
 #endif

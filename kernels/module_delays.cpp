@@ -161,36 +161,53 @@ void reach(Room<s64> place, Room<double> counts, Room<double> sums, s64 begin_ns
 }
 
 /* Add a distribution to one that has every bin. */
-void checked_merge(Room<u64> into, const std::optional<Column<s64>> &bins, const Column<u64> &weights, const Column<u64> &squares,
+void merge_delays(Room<u64> into, const std::optional<Column<s64>> &bins, const Column<u64> &weights, const Column<u64> &squares,
     const Column<u64> &sums)
 {
     BinsOf bin = bins_of(bins, weights);
+    Distribution *mine = reinterpret_cast<Distribution *>(into.data());
     wl_sums more;
 
     if (into.shape(0) != distribution_words || squares.shape(0) != weights.shape(0) || sums.shape(0) * sizeof(u64) != sizeof more)
         throw std::invalid_argument("these are no distributions");
     std::memcpy(&more, sums.data(), sizeof more);
-    merge_delays(*reinterpret_cast<Distribution *>(into.data()), bin, weights.data(), squares.data(), weights.shape(0), more);
+    if (!more.samples)
+        return;
+    for (size_t i = 0; i < weights.shape(0); i++)
+        if (weights.data()[i]) { /* untouched memory of a distribution costs nothing */
+            s64 place = bin[i];
+
+            if (place < 0 || place >= WL_BINS)
+                throw std::invalid_argument("there is no such bin");
+            mine->weights[place] += weights.data()[i];
+            mine->squares[place] += squares.data()[i];
+        }
+    wl_sums &sum = mine->sums;
+    sum.min_ns = sum.samples ? std::min(sum.min_ns, more.min_ns) : more.min_ns;
+    sum.max_ns = std::max(sum.max_ns, more.max_ns);
+    sum.samples += more.samples;
+    sum.weight += more.weight;
+    for (auto [words, others] : {std::pair{sum.sum_ns, more.sum_ns}, {sum.sum_squares, more.sum_squares}}) {
+        words[0] += others[0];
+        words[1] += others[1] + (words[0] < others[0]);
+    }
 }
 
-void checked_add(Room<u64> into, const Column<u64> &words)
+/* Add words to others. */
+void add_words(Room<u64> into, const Column<u64> &words)
 {
     if (words.shape(0) > into.shape(0))
         throw std::invalid_argument("there are more words than places");
-    add_words(into.data(), words.data(), words.shape(0));
+    for (size_t i = 0; i < words.shape(0); i++)
+        if (words.data()[i]) /* untouched memory costs nothing */
+            into.data()[i] += words.data()[i];
 }
 
+/* Add slots of time to others. */
 void merge_slots(
     Room<s64> place, Room<double> counts, Room<double> sums, Room<s64> others, Room<double> more_counts, Room<double> more_sums)
 {
     Slots(place, counts, sums).merge(Slots(others, more_counts, more_sums));
-}
-
-void merge_tallies(Tally &tally, const std::vector<const Tally *> &others)
-{
-    nb::gil_scoped_release release;
-    for (const Tally *other : others)
-        tally.merge(*other);
 }
 
 nb::object figures(const Tally &tally, const std::vector<double> &shares)
@@ -221,7 +238,6 @@ void add_delays(nb::module_ &m)
     nb::class_<Tally>(m, "Tally", "Where delays of both legs are added up, in memory of Python.")
         .def(nb::init<Room<u64>, Room<u64>, Room<s64>, Room<double>, Room<double>, Room<s64>, Room<double>, Room<double>>(),
             "memory"_a, "crowds"_a, "server"_a, "server_counts"_a, "server_sums"_a, "client"_a, "client_counts"_a, "client_sums"_a)
-        .def("merge", &merge_tallies, "others"_a, "Add what others have.")
         .def("figures", &figures, "shares"_a,
             "Of each leg, None without delays: samples, weight, effective samples; mean, standard deviation, minimum and maximum; "
             "quantiles; 95% intervals of the mean and of these; why there are none; and how many delays lie in each octave.");
@@ -230,9 +246,9 @@ void add_delays(nb::module_ &m)
     m.def("words", &zeros<u64>, "count"_a, "Zeros, in memory that costs nothing until it is used.");
     m.def("floats", &zeros<double>, "count"_a, "The same for floats.");
     m.def("octets", &octets, "count"_a, "Bytes of any value.");
-    m.def("merge_delays", &checked_merge, "into"_a, "bins"_a.none(), "weights"_a, "squares"_a, "sums"_a,
+    m.def("merge_delays", &merge_delays, "into"_a, "bins"_a.none(), "weights"_a, "squares"_a, "sums"_a,
         "Add a distribution to one that has every bin.");
-    m.def("add_words", &checked_add, "into"_a, "words"_a, "Add words to the first ones of others.");
+    m.def("add_words", &add_words, "into"_a, "words"_a, "Add words to the first ones of others.");
     m.def("merge_slots", &merge_slots, "place"_a, "counts"_a, "sums"_a, "others"_a, "more_counts"_a, "more_sums"_a,
         "Add slots of time to others.");
 }

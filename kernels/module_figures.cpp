@@ -65,6 +65,24 @@ std::pair<std::vector<double>, std::vector<double>> cumulated(
     return found;
 }
 
+/* The delays below which shares of all lie, between the shortest and the longest one; none without delays. */
+std::vector<std::optional<double>> quantiles(
+    const std::optional<Column<s64>> &bins, const Column<u64> &weights, const Column<u64> &words, const std::vector<double> &shares)
+{
+    BinsOf bin = bins_of(bins, weights);
+    wl_sums sums = sums_of(words);
+    RankedBins ranked(bin, weights.data(), weights.shape(0), 0);
+    std::vector<std::optional<double>> found;
+
+    for (double q : shares) {
+        std::optional<double> one = ranked.quantile(q);
+        found.push_back(
+            one ? std::optional(std::min(std::max(*one, static_cast<double>(sums.min_ns)), static_cast<double>(sums.max_ns)))
+                : std::nullopt);
+    }
+    return found;
+}
+
 /* How many delays of each part of the time fall into each row of a heat map: rows of as small a share of an octave as leaves fewer
  * than so many. Returns how many an octave has, the first one, and the counts row by row. */
 std::tuple<s64, s64, std::vector<std::vector<u64>>> heat(const std::vector<Column<u64>> &parts, s64 most)
@@ -316,6 +334,7 @@ void add_figures(nb::module_ &m)
     m.def("by_octave", &by_octave, "bins"_a.none(), "weights"_a, "How many delays lie in each octave of ns.");
     m.def("cumulated", &cumulated, "bins"_a.none(), "weights"_a, "sums"_a,
         "The delays of bins in order, in seconds, and the share of delays up to each.");
+    m.def("quantiles", &quantiles, "bins"_a.none(), "weights"_a, "sums"_a, "shares"_a, "The delays below which shares of all lie.");
     m.def("heat", &heat, "parts"_a, "most"_a,
         "A heat map of weights of every bin: rows in an octave, the first of them, and counts by row and part.");
     m.def("bin_above", &checked_bin_above, "limit_ns"_a, "The first bin whose delays count as above a limit.");

@@ -30,40 +30,6 @@ inline size_t crowd_place(u64 flow_key, u8 leg, u64 delay_ns)
     return ((leg & 1) * WL_CROWDS + wl_crowd(flow_key)) * WL_COARSE_BINS + (wl_bin(delay_ns) >> WL_COARSE_BITS);
 }
 
-/* Add a distribution, of which some bins are known, to one that has every bin. */
-template <typename BinOf>
-void merge_delays(Distribution &into, BinOf bin, const u64 *weights, const u64 *squares, size_t count, const wl_sums &more)
-{
-    if (!more.samples)
-        return;
-    for (size_t i = 0; i < count; i++)
-        if (weights[i]) { /* untouched memory of a distribution costs nothing */
-            s64 place = bin[i];
-
-            if (place < 0 || place >= WL_BINS)
-                throw std::invalid_argument("there is no such bin");
-            into.weights[place] += weights[i];
-            into.squares[place] += squares[i];
-        }
-    wl_sums &sum = into.sums;
-    sum.min_ns = sum.samples ? std::min(sum.min_ns, more.min_ns) : more.min_ns;
-    sum.max_ns = std::max(sum.max_ns, more.max_ns);
-    sum.samples += more.samples;
-    sum.weight += more.weight;
-    for (auto [words, others] : {std::pair{sum.sum_ns, more.sum_ns}, {sum.sum_squares, more.sum_squares}}) {
-        words[0] += others[0];
-        words[1] += others[1] + (words[0] < others[0]);
-    }
-}
-
-/* Add words to others. */
-inline void add_words(u64 *into, const u64 *words, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (words[i]) /* untouched memory costs nothing */
-            into[i] += words[i];
-}
-
 /* The sums and weights of the delays of each crowd, from weights by crowd and coarse bin, of one leg after the other. */
 struct Crowds {
     std::array<double, WL_CROWDS> totals = {}, sizes = {};
@@ -210,18 +176,6 @@ class Tally {
         wl_distribute(mine.weights, mine.squares, &mine.sums, delay, weight);
         by_crowd[crowd_place(flow_key, leg, delay)] += weight;
         slots[leg & 1].add(time_ns, static_cast<double>(weight), static_cast<double>(weight) * static_cast<double>(delay_ns));
-    }
-
-    /* Add what another has. */
-    void merge(const Tally &other)
-    {
-        for (u32 i = 0; i < 2; i++) {
-            const Distribution &more = other.legs[i];
-
-            merge_delays(legs[i], BinsOf{nullptr}, more.weights, more.squares, WL_BINS, more.sums);
-            slots[i].merge(other.slots[i]);
-        }
-        add_words(by_crowd, other.by_crowd, crowd_words);
     }
 
     const Distribution &leg(u32 which) const

@@ -31,8 +31,8 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("rtt CAPTURE --format json", set(), 115, 140),
     ("rtt CAPTURE --sla server.p99<50ms", set(), 115, 155),
     ("rtt CAPTURE --memory 1MiB --format json", set(), 118, 145),
-    ("rtt CAPTURE --by server --interval 1s --format json", set(), 0, 0),
-    ("rtt CAPTURE --by server --interval 1s --html PAGE --format json", set(), 0, 0),
+    ("rtt CAPTURE --by server --interval 1s --format json", set(), 112, 145),
+    ("rtt CAPTURE --by server --interval 1s --html PAGE --format json", set(), 128, 178),
     ("response CAPTURE", {"numpy"}, 83, 184),
 )
 RARE = {

@@ -181,9 +181,9 @@ def _middle(bin_: int) -> float:
     return float((bin_ - (shift << 7)) << shift) + ((1 << shift) - 1) / 2
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_figures_of_groups_are_those_of_the_plain_twin(threads: int) -> None:
-    """Some groups are large, some small, and some left memory; of one no connection is kept."""
+@pytest.mark.parametrize(("threads", "most"), [(1, 1 << 18), (3, 1 << 13)])
+def test_figures_of_groups_are_those_of_the_plain_twin(threads: int, most: int) -> None:
+    """Some groups are large, some small, some left memory. Stretches are many, or long, with connections left out."""
     rng, samples, groups = np.random.default_rng(2), 30_000, 2_500
     number = (groups * rng.random(samples) ** 6).astype(np.int64)
     flow = (number * 5 + rng.integers(0, 5, samples)).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -191,12 +191,13 @@ def test_figures_of_groups_are_those_of_the_plain_twin(threads: int) -> None:
     ports = {"src_port": number.astype(np.uint16), "dst_port": number.astype(np.uint16)}
     packets = PacketBatch({"time_ns": times, "flow_key": flow, **ports})
     legs, delays = (rng.random(samples) < 0.4).astype(np.uint8), rng.lognormal(15, 1, samples).astype(np.int64)
-    rows, kept, connections = np.arange(samples), GroupDelays("port", memory=1 << 20), Connections(1 << 13)
+    rows, kept, connections = np.arange(samples), GroupDelays("port", memory=1 << 20), Connections(most)
     tags = kept.add(packets, rows, legs, delays)
     connections.add(packets, SampleBatch(rows, delays, legs, ("x",), np.zeros(samples, np.uint8), tags=tags))
     connections.keep(kept.tags_and_before()[0])
     assert not kept.complete
-    assert connections.kernel.level > 0
+    assert (connections.kernel.level > 0) == (most == 1 << 13)
+    assert (connections.kernel.last - connections.kernel.first > 4096) == (most == 1 << 18)
     places, table = [int(place) for place in kept.places()], connections.rows()
     found = kept.figures(places, connections, threads)
     some = [*range(60), len(places) - 1]

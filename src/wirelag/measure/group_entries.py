@@ -20,9 +20,9 @@ class GroupEntries(Sequence[Entry]):
     Memory: 4 bytes a group, and the first `KEPT` that were made.
     """
 
-    def __init__(self, places: Sequence[int], make: _Make) -> None:
-        """`make` makes those at some of the places."""
-        self._places, self._make = places, make
+    def __init__(self, places: Sequence[int], make: _Make, at_first: int = 1) -> None:
+        """`make` makes those at some of the places; of the first ones so many at once, which takes as long as few."""
+        self._places, self._make, self._at_first = places, make, at_first
         self._made: dict[int, Entry] = {}
 
     def __len__(self) -> int:
@@ -34,10 +34,12 @@ class GroupEntries(Sequence[Entry]):
             yield from self._at(self._places[start : start + AT_ONCE], keep=False)
 
     def _at(self, places: Sequence[int], keep: bool = True) -> Iterator[Entry]:
-        missing = [int(place) for place in places if int(place) not in self._made]
+        places = [int(place) for place in places]
+        wanted = dict.fromkeys([*self._places[: self._at_first], *places] if keep and not self._made else places)
+        missing = [place for place in wanted if place not in self._made]
         made = dict(zip(missing, self._make(missing), strict=True)) if missing else {}
         for place in places:
-            yield self._made[int(place)] if int(place) in self._made else made[int(place)]
+            yield self._made[place] if place in self._made else made[place]
         if keep:
             self._made |= dict(islice(made.items(), max(0, KEPT - len(self._made))))
 

@@ -396,11 +396,11 @@ class DelayResult(Result):
 
     def to_json_text(self) -> Iterable[str]:
         """The JSON in pieces: there may be a million groups."""
-        if not self.groups:
-            yield from super().to_json_text()
-            return
         from wirelag.render.json_text import indented
 
+        if not self.groups:
+            yield indented(self.to_dict()) + "\n"
+            return
         yield indented(self._summary()).removesuffix("\n}") + ',\n  "groups": ['
         between = "\n    "
         for entry in self._each_group():

@@ -54,6 +54,7 @@ MOST_SLOTS: Final = 1 << 28
 LEAST_TABLE: Final = 1 << 10
 MOST_MEMORY: Final = 1 << 37
 ROWS_AT_ONCE: Final = 4096  # entries whose rows are written at once
+ON_A_PAGE: Final = 100  # groups
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -449,9 +450,14 @@ class _Grouped(NamedTuple):
 
     threads: int
 
+    @property
+    def at_once(self) -> bool:
+        """Whether figures of many are found at once."""
+        return not self.questions and self.entries.at_once
+
     def each(self, places: Sequence[int]) -> Iterator[Entry]:
         """The entries of groups, with their verdicts; figures of legs are found at once."""
-        if self.questions or not self.entries.at_once:
+        if not self.at_once:
             yield from (self._asked(group) for group in self.delays.some(places))
             return
         whole = self.whole.figures()
@@ -507,7 +513,7 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
         result.broken[question] = Broken(len(some), 0, len(places), list(zip(names, told, of, strict=True)))
     result.broken = result.broken if len(places) > 1 else {}
     result.total.verdicts = result.total.verdicts.beside(result.broken)
-    result.groups = GroupEntries(places, grouped.each)
+    result.groups = GroupEntries(places, grouped.each, at_first=ON_A_PAGE if grouped.at_once else 1)
 
 
 def _doubt_short(intervals: list[Entry], length_ns: int, whole: Entry, total: Samples) -> None:

@@ -243,6 +243,10 @@ class Distribution:
             return None
         return float(min(max(found, int(self._sums[6])), int(self._sums[7])))
 
+    def quantiles_ns(self, shares: Sequence[float]) -> Sequence[float | None]:
+        """The same of each share: quicker, if nothing else is asked of these delays."""
+        return _kernels.quantiles(self._bins, self._weights, self._sums, shares)
+
     def share_above(self, limit_ns: int) -> float | None:
         """The share of delays above a limit (to the precision of a bin)."""
         return self._held().weight_from(_kernels.bin_above(limit_ns)) / self.weight if self.weight else None

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -27,7 +26,7 @@ from wirelag import _kernels
 from wirelag.packets.interval import Interval
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
-from wirelag.units import format_duration, format_interval
+from wirelag.units import format_duration, format_interval, utc
 
 if TYPE_CHECKING:
     from wirelag.measure.result import Entry
@@ -51,9 +50,8 @@ def duration(seconds: float | None, low_high: Bounds | None = None) -> str:
 def clock(time_ns: int, resolution_ns: int) -> str:
     """A time in UTC, with enough digits to distinguish slots."""
     digits = 0 if resolution_ns % 10**9 == 0 else 3 if resolution_ns % 10**6 == 0 else 6
-    try:
-        text = datetime.fromtimestamp(time_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
+    text = utc(time_ns // 10**9)
+    if text is None:
         return f"{time_ns / 1e9:.{digits}f} s"
     return f"{text}.{time_ns % 10**9 // 10 ** (9 - digits):0{digits}d}" if digits else text
 
@@ -109,7 +107,8 @@ class Own(NamedTuple):
 
 def quantiles_of(timeline: Parts) -> dict[str, list[float | None]]:
     """The quantiles that charts show, of each part of the time."""
-    return {q: [delays.quantile_ns(float(q)) for _, delays in timeline] for q in QUANTILES}
+    each = [delays.quantiles_ns([float(q) for q in QUANTILES]) for _, delays in timeline]
+    return {q: list(values) for q, values in zip(QUANTILES, zip(*each, strict=True), strict=True)}
 
 
 def over_time(
