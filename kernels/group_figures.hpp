@@ -64,29 +64,31 @@ inline Ordered in_order(
     for (size_t i = 0; i < found.places.size(); i++) {
         u32 place = found.places[i];
         const wl_group &group = groups.group(place);
-        double each[2], mine;
+        auto of_leg = [&](u32 one) {
+            groups.cells_of_leg(place, one, cells[one]);
+            return figure.of(group.sums[one], cells[one].bins, cells[one].weights);
+        };
+        double mine;
         u64 count;
 
-        for (u32 one = 0; one < 2; one++) {
-            groups.cells_of_leg(place, one, cells[one]);
-            each[one] = figure.of(group.sums[one], cells[one].bins, cells[one].weights);
-        }
         if (values) {
             mine = values[i];
             count = std::isnan(mine) ? 0 : static_cast<u64>(samples[i]);
         } else if (leg < 2) {
-            mine = each[leg];
+            mine = of_leg(leg);
             count = group.sums[leg].samples;
         } else {
             wl_sums both = group.sums[0];
             wl_sums_add(&both, &group.sums[1]);
+            groups.cells_of_leg(place, 0, cells[0]);
+            groups.cells_of_leg(place, 1, cells[1]);
             cells[0].add(cells[1]);
             mine = figure.of(both, cells[0].bins, cells[0].weights);
             count = both.samples;
         }
         bool without = std::isnan(mine);
         if (without) {
-            mine = std::fmax(each[0], each[1]);
+            mine = std::fmax(of_leg(0), of_leg(1));
             count = std::max(group.sums[0].samples, group.sums[1].samples);
         }
         all.push_back({without, count < fewest, mine, group.tag, place});

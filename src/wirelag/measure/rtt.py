@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError
-from wirelag.measure.groups import Groups, other_note
+from wirelag.measure.groups import Groups
 from wirelag.measure.interval_entries import IntervalEntries
-from wirelag.measure.questions import MOST_NAMED, Broken, Questions, with_groups
+from wirelag.measure.questions import Broken, Questions, with_groups
 from wirelag.measure.result import DelayResult, Entry, doubt, shape_only
 from wirelag.measure.rtt_notes import counts_of, coverage_of, sent_again, span_of
 from wirelag.measure.slowest import listed
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.synopses.connections import Connections
-    from wirelag.synopses.group_delays import Group, GroupDelays
     from wirelag.synopses.group_times import GroupTimes
     from wirelag.synopses.samples import Figures, Samples, Sink
     from wirelag.synopses.timeline import Timeline
@@ -54,7 +53,6 @@ MOST_SLOTS: Final = 1 << 28
 LEAST_TABLE: Final = 1 << 10
 MOST_MEMORY: Final = 1 << 37
 ROWS_AT_ONCE: Final = 4096  # entries whose rows are written at once
-ON_A_PAGE: Final = 100  # groups
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -319,7 +317,7 @@ def told(result: RttResult, packets: Packets, settings: RttSettings) -> RttResul
 LEG_NOTE: Final = "a leg is the path from the capture point to the server and back, or to the client and back"
 
 
-def _asked(entry: Entry, questions: Questions, connections: Connections | None, tag: int | None) -> _Legs:
+def asked_of(entry: Entry, questions: Questions, connections: Connections | None, tag: int | None) -> _Legs:
     """What questions are put to: each leg, and both together or mixed if asked for."""
     legs = {name: leg.delays for name, leg in entry.legs.items()}
     chosen = entry.report.details["leg"]
@@ -330,7 +328,7 @@ def _asked(entry: Entry, questions: Questions, connections: Connections | None, 
     return legs
 
 
-class _Entries:
+class Entries:
     """Samples as entries: the figures of the leg that was asked for, and both legs beside them."""
 
     def __init__(self, settings: RttSettings) -> None:
@@ -407,7 +405,7 @@ def measured(cuts: Iterable[Cut], heard: Heard, packets: Packets, settings: RttS
     from wirelag.capture.source import Listening
     from wirelag.synopses.samples import Samples
 
-    grouping, whole, entries = heard.groups, heard.connections, _Entries(settings)
+    grouping, whole, entries = heard.groups, heard.connections, Entries(settings)
     both = settings.leg == "both"
     questions = settings.questions.of_leg(settings.leg)
     apart = settings.cores > 1 and not both and not isinstance(packets, Listening)  # connections are added to others
@@ -421,7 +419,7 @@ def measured(cuts: Iterable[Cut], heard: Heard, packets: Packets, settings: RttS
     if settings.interval_ns:
         _doubt_short(intervals, settings.interval_ns, first, total)
     result = RttResult(first, by=settings.groups.by or "", intervals=intervals)
-    asked = _asked(first, questions, whole, None)
+    asked = asked_of(first, questions, whole, None)
     first.verdicts, result.asked = questions.of_legs(asked, first.delays), tuple(questions.sentences_of_legs(asked))
     skipped = dict(packets.statistics.skipped)
     if total.counts.get("too_long", 0):
@@ -432,88 +430,13 @@ def measured(cuts: Iterable[Cut], heard: Heard, packets: Packets, settings: RttS
         result.total.report = replace(result.report, reason="no packets")
     if grouping is not None:
         assert whole is not None
-        _add_groups(result, settings, _Grouped(grouping, entries, whole, both, total, questions, settings.cores))
+        from wirelag.measure.rtt_groups import Grouped, add_groups
+
+        grouped = Grouped(grouping, entries, whole, both, total, questions, settings.cores)
+        add_groups(result, settings, grouped, page=heard.timeline is not None)
     result.counts, result.coverage = counts_of(packets, total), coverage_of(packets, total)
     result.timeline, result.slowest = heard.timeline, listed(heard.slowest)
     return result
-
-
-class _Grouped(NamedTuple):
-    """What the entries of groups are made from."""
-
-    delays: GroupDelays
-    entries: _Entries
-    connections: Connections
-    both: bool
-    whole: Samples
-    questions: Questions
-
-    threads: int
-
-    @property
-    def at_once(self) -> bool:
-        """Whether figures of many are found at once."""
-        return not self.questions and self.entries.at_once
-
-    def each(self, places: Sequence[int]) -> Iterator[Entry]:
-        """The entries of groups, with their verdicts; figures of legs are found at once."""
-        if not self.at_once:
-            yield from (self._asked(group) for group in self.delays.some(places))
-            return
-        whole = self.whole.figures()
-        of_groups = self.delays.figures(places, self.connections, self.threads)
-        for group, of_legs in zip(self.delays.some(places), of_groups, strict=True):
-            for name, one in of_legs.items():
-                if one.facts["samples"] == whole[name].facts["samples"]:  # all delays are in one group
-                    of_legs[name] = whole[name]
-            yield _named(self.entries.told("group", group.key, of_legs), group)
-
-    def _asked(self, group: Group) -> Entry:
-        samples = self.delays.samples(group)
-        samples.connections, samples.whole = self.connections, self.whole
-        entry = _named(self.entries.of("group", group.key, samples, self.connections if self.both else None), group)
-        asked = _asked(entry, self.questions, self.connections, samples.tag)
-        entry.verdicts = self.questions.of_legs(asked, entry.delays)
-        return shape_only(entry)
-
-
-def _named(entry: Entry, group: Group) -> Entry:
-    """An entry as that of a group."""
-    entry.words, entry.tag = group.words, group.tag
-    if group.before:
-        entry.report = replace(entry.report, details={**entry.report.details, "earlier_in_other": group.before})
-    return entry
-
-
-def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> None:
-    """The groups of a result in order, and what did not fit."""
-    from wirelag.measure.group_entries import GroupEntries
-    from wirelag.measure.group_order import failing, order
-
-    delays, asked = grouped.delays, settings.groups
-    result.ranked = settings.ranked
-    result.sort, result.top = asked.sort or "p50", asked.shown
-    if not delays.complete:
-        tags, before = delays.tags_and_before()
-        grouped.connections.keep(tags)
-        held = sum(one.samples for one in delays.delays(0))
-        samples = sum(leg.delays.samples for leg in result.total.legs.values())
-        result.notes += other_note(f"about {delays.groups_in_other:,} (within 2%)", held, samples, asked.memory)
-        if late := int((before > 0).sum()):
-            result.notes.append(
-                f"{late:,} of the {len(delays):,} groups kept came, or came back, when memory was full: up to "
-                f"{delays.floor:,} earlier samples of each are in other (earlier_in_other in JSON)"
-            )
-    places, result.few = order(delays, result.ranked, result.sort, grouped.connections)
-    slas = {sla.text: 1.0 if sla.limit_ns is not None else 1e9 for sla in grouped.questions.slas}  # ns, or shares
-    broken = failing(delays, grouped.questions.slas, grouped.connections) if slas else {}
-    for question, (some, values, counts) in broken.items():
-        names = [delays.group(int(place)).key for place in some[:MOST_NAMED]]
-        told, of = (values[:MOST_NAMED] / slas[question]).tolist(), counts[:MOST_NAMED].astype(int).tolist()
-        result.broken[question] = Broken(len(some), 0, len(places), list(zip(names, told, of, strict=True)))
-    result.broken = result.broken if len(places) > 1 else {}
-    result.total.verdicts = result.total.verdicts.beside(result.broken)
-    result.groups = GroupEntries(places, grouped.each, at_first=ON_A_PAGE if grouped.at_once else 1)
 
 
 def _doubt_short(intervals: list[Entry], length_ns: int, whole: Entry, total: Samples) -> None:
