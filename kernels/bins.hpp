@@ -15,10 +15,11 @@ extern "C" {
 /* The bins of weights: those given, or all of them in order. */
 struct BinsOf {
     const s64 *given;
+    size_t first = 0; /* of all */
 
     s64 operator[](size_t i) const
     {
-        return given ? given[i] : static_cast<s64>(i);
+        return given ? given[i] : static_cast<s64>(first + i);
     }
 };
 
@@ -27,7 +28,7 @@ template <typename Weight> BinsOf bins_of(const std::optional<Column<s64>> &bins
 {
     if (weights.shape(0) != (bins ? bins->shape(0) : WL_BINS))
         throw std::invalid_argument("there must be a weight for each bin");
-    return {bins ? bins->data() : nullptr};
+    return {bins ? bins->data() : nullptr, 0};
 }
 
 /* The middle of a bin, in ns. */

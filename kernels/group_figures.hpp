@@ -249,11 +249,11 @@ class GroupFigures {
             return std::nullopt;
         if (!places[i]) {
             const wl_group_other &other = groups.of_other(leg);
-            return figures_of(Delays({nullptr}, other.weights, other.squares, WL_BINS, sums), shares, effects);
+            return figures_of(Delays({nullptr, 0}, other.weights, other.squares, WL_BINS, sums), shares, effects);
         }
         groups.cells_of_leg(places[i], leg, cells);
         return figures_of(
-            Delays({cells.bins.data()}, cells.weights.data(), cells.squares.data(), cells.bins.size(), sums), shares, effects);
+            Delays({cells.bins.data(), 0}, cells.weights.data(), cells.squares.data(), cells.bins.size(), sums), shares, effects);
     }
 
     /* How delays vary between connections and over time (connections.py). Fails if no connection of the group was kept. */

@@ -173,7 +173,8 @@ void merge_delays(Room<u64> into, const std::optional<Column<s64>> &bins, const 
     std::memcpy(&more, sums.data(), sizeof more);
     if (!more.samples)
         return;
-    for (size_t i = 0; i < weights.shape(0); i++)
+    size_t first = bins ? 0 : wl_bin(more.min_ns), end = bins ? weights.shape(0) : wl_bin(more.max_ns) + 1;
+    for (size_t i = first; i < end; i++)
         if (weights.data()[i]) { /* untouched memory of a distribution costs nothing */
             s64 place = bin[i];
 
@@ -196,11 +197,19 @@ void merge_delays(Room<u64> into, const std::optional<Column<s64>> &bins, const 
 /* Add words to others. */
 void add_words(Room<u64> into, const Column<u64> &words)
 {
+    constexpr size_t line = 8; /* words */
+
     if (words.shape(0) > into.shape(0))
         throw std::invalid_argument("there are more words than places");
-    for (size_t i = 0; i < words.shape(0); i++)
-        if (words.data()[i]) /* untouched memory costs nothing */
-            into.data()[i] += words.data()[i];
+    for (size_t i = 0; i < words.shape(0); i += line) {
+        size_t end = std::min(i + line, words.shape(0));
+        u64 any = 0;
+
+        for (size_t j = i; j < end; j++)
+            any |= words.data()[j];
+        for (size_t j = i; any && j < end; j++) /* untouched memory costs nothing */
+            into.data()[j] += words.data()[j];
+    }
 }
 
 /* Add slots of time to others. */

@@ -42,12 +42,19 @@ struct Delays {
     size_t count;
     const wl_sums &sums;
 
-    explicit Delays(const Distribution &whole) : Delays({nullptr}, whole.weights, whole.squares, WL_BINS, whole.sums)
+    /* Of a distribution that holds delays; the bins before the shortest and behind the longest one hold none. */
+    explicit Delays(const Distribution &whole) : Delays({nullptr, wl_bin(whole.sums.min_ns)}, whole)
     {
     }
 
     Delays(BinsOf bin, const u64 *weights, const u64 *squares, size_t count, const wl_sums &sums)
         : bin(bin), weights(weights), squares(squares), count(count), sums(sums)
+    {
+    }
+
+  private:
+    Delays(BinsOf bin, const Distribution &whole)
+        : Delays(bin, whole.weights + bin.first, whole.squares + bin.first, wl_bin(whole.sums.max_ns) + 1 - bin.first, whole.sums)
     {
     }
 };
@@ -97,11 +104,12 @@ inline LegFigures figures_of(const Tally &tally, const std::vector<double> &shar
         if (!mine.sums.samples)
             continue;
         found[leg] = figures_of(Delays(mine), shares, [&](double alone, auto &connections, auto &times) {
-            Crowds crowds(tally.crowds(leg), crowd_words / 2);
+            Crowds crowds(tally.crowds(leg), crowd_words / 2, wl_bin(mine.sums.min_ns), wl_bin(mine.sums.max_ns));
             const Slots &slots = tally.times(leg);
+            s64 used = slots.place[Slots::LAST] - slots.place[Slots::FIRST] + 1;
 
             connections = certainty::Effect{between(crowds.totals.data(), crowds.sizes.data(), WL_CROWDS, alone), std::nullopt};
-            times = effect_over_time(slots.sums, slots.counts, static_cast<size_t>(slots.slots), mine.sums.samples);
+            times = effect_over_time(slots.sums, slots.counts, static_cast<size_t>(used), mine.sums.samples);
             return true;
         });
     }

@@ -34,7 +34,8 @@ inline size_t crowd_place(u64 flow_key, u8 leg, u64 delay_ns)
 struct Crowds {
     std::array<double, WL_CROWDS> totals = {}, sizes = {};
 
-    Crowds(const u64 *weights, size_t count)
+    /* All delays are in these bins. */
+    Crowds(const u64 *weights, size_t count, size_t first = 0, size_t last = WL_BINS - 1)
     {
         static const std::array<double, WL_COARSE_BINS> middles = [] {
             std::array<double, WL_COARSE_BINS> found = {};
@@ -44,13 +45,12 @@ struct Crowds {
             return found;
         }();
 
-        for (size_t i = 0; i < count; i++)
-            if (u64 weight = weights[i]) {
-                size_t crowd = i / WL_COARSE_BINS % WL_CROWDS;
-
-                totals[crowd] += static_cast<double>(weight) * middles[i % WL_COARSE_BINS];
-                sizes[crowd] += static_cast<double>(weight);
-            }
+        for (size_t row = 0; row < count / WL_COARSE_BINS; row++)
+            for (size_t bin = first >> WL_COARSE_BITS; bin <= last >> WL_COARSE_BITS; bin++)
+                if (u64 weight = weights[row * WL_COARSE_BINS + bin]) {
+                    totals[row % WL_CROWDS] += static_cast<double>(weight) * middles[bin];
+                    sizes[row % WL_CROWDS] += static_cast<double>(weight);
+                }
     }
 };
 
