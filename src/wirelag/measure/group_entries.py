@@ -28,20 +28,26 @@ class GroupEntries(Sequence[Entry]):
     def __len__(self) -> int:
         return len(self._places)
 
+    def __iter__(self) -> Iterator[Entry]:
+        return self._parts(keep=True)
+
     def each(self) -> Iterator[Entry]:
         """All of them in order, to write their figures: no more are kept."""
-        for start in range(0, len(self), AT_ONCE):
-            yield from self._at(self._places[start : start + AT_ONCE], keep=False)
+        return self._parts(keep=False)
 
-    def _at(self, places: Sequence[int], keep: bool = True) -> Iterator[Entry]:
-        places = [int(place) for place in places]
+    def _parts(self, keep: bool) -> Iterator[Entry]:
+        for start in range(0, len(self), AT_ONCE):
+            yield from self._at(self._places[start : start + AT_ONCE], keep)
+
+    def _at(self, some: Sequence[int], keep: bool = True) -> Iterable[Entry]:
+        places = [int(place) for place in some]
         wanted = dict.fromkeys([*self._places[: self._at_first], *places] if keep and not self._made else places)
         missing = [place for place in wanted if place not in self._made]
         made = dict(zip(missing, self._make(missing), strict=True)) if missing else {}
-        for place in places:
-            yield self._made[place] if place in self._made else made[place]
+        found = [self._made[place] if place in self._made else made[place] for place in places]
         if keep:
-            self._made |= dict(islice(made.items(), max(0, KEPT - len(self._made))))
+            self._made |= islice(made.items(), max(0, KEPT - len(self._made)))
+        return found
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...
@@ -50,4 +56,5 @@ class GroupEntries(Sequence[Entry]):
     def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
         if isinstance(index, slice):
             return [*self._at(self._places[index])]
-        return next(iter([*self._at([self._places[index]])]))
+        (found,) = self._at([self._places[index]])
+        return found
