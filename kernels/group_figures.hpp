@@ -2,7 +2,7 @@
  * report_figures.hpp).
  *
  * Law: figures of a group do not depend on which others are asked for, or on how many threads find them. Memory: 16 KB for each of
- * 1,024 groups, beside the rows of connections. */
+ * 2,048 groups, beside the rows of connections. */
 #ifndef WIRELAG_GROUP_FIGURES_HPP
 #define WIRELAG_GROUP_FIGURES_HPP
 

@@ -8,14 +8,15 @@
 
 #include "report_figures.hpp"
 
-/* Figures as a tuple, in the order of their fields; None without delays. */
+/* Figures as a tuple, in the order of their fields, of octaves their memory: there may be a million groups. None without delays. */
 inline nanobind::object told(const std::optional<ReportFigures> &found)
 {
     if (!found)
         return nanobind::none();
     const ReportFigures &one = *found;
     return nanobind::make_tuple(one.samples, one.weight, one.effective, nanobind::make_tuple(one.mean, one.std, one.min, one.max),
-        one.quantiles, one.ci95, one.why, one.octaves);
+        one.quantiles, one.ci95, one.why,
+        nanobind::bytes(reinterpret_cast<const char *>(one.octaves.data()), one.octaves.size() * sizeof(double)));
 }
 
 inline nanobind::object told(const LegFigures &legs)

@@ -17,7 +17,7 @@ Figures: TypeAlias = tuple[
     list[float],
     list[tuple[float, float] | None],
     int,
-    list[float],
+    bytes,
 ]
 LegFigures: TypeAlias = tuple[Figures | None, Figures | None]
 Floats: TypeAlias = npt.NDArray[np.float64] | memoryview[float]

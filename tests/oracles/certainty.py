@@ -171,7 +171,8 @@ class Delays:
         """The error of the mean if delays are independent."""
         if self.samples < 2:
             return None
-        return math.sqrt(self.figures.squared_apart * self.samples / (self.samples - 1)) / self.weight
+        error: float = math.sqrt(self.figures.squared_apart * self.samples / (self.samples - 1)) / self.weight
+        return error
 
 
 class Sure:

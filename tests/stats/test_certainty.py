@@ -131,7 +131,16 @@ def _figures(of: oracle.Delays, sure: oracle.Sure, shape: list[float]) -> tuple[
 
     moments = tuple(ns / 1e9 for ns in (of.mean, of.std, of.least, of.most))
     quantiles, ends = [of.quantile(q) / 1e9 for q in SHARES], [seconds(sure.quantile(q)) for q in SHARES]
-    return of.samples, of.weight, of.effective, moments, quantiles, [seconds(sure.mean), *ends], sure.why, shape
+    return (
+        of.samples,
+        of.weight,
+        of.effective,
+        moments,
+        quantiles,
+        [seconds(sure.mean), *ends],
+        sure.why,
+        array("d", shape).tobytes(),
+    )
 
 
 def _delays(found: Distribution, delays: list[int]) -> oracle.Delays:

@@ -11,7 +11,7 @@ from wirelag.measure.result import Entry
 _Make = Callable[[Sequence[int]], Iterable[Entry]]
 
 KEPT: Final = 1000  # entries that are made once
-AT_ONCE: Final = 1024  # that are made in one go
+AT_ONCE: Final = 2048  # that are made in one go
 
 
 class GroupEntries(Sequence[Entry]):

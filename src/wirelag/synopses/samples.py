@@ -6,6 +6,7 @@ and lossless. Delays by group are in group_delays.py.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -219,7 +220,7 @@ class Figures:
         said: dict[str, Any] = {"samples": samples, **dict(zip(_MOMENTS, moments, strict=True))}
         said["quantiles"] = dict(zip(QUANTILES, quantiles, strict=True))
         said["ci95"] = {name: both for name, both in zip(_BOUNDED, ends, strict=True) if both is not None}
-        return cls(said, WHY[why], weight, effective, shape)
+        return cls(said, WHY[why], weight, effective, array("d", shape))
 
 
 def facts(delays: Distribution) -> dict[str, Any]:
