@@ -151,6 +151,14 @@ class ConnectionSums {
         by_connection(to);
     }
 
+    /* The rows as they are, in any order. */
+    const wl_connection_row *settled(size_t &count)
+    {
+        settle();
+        count = all.held;
+        return all.rows;
+    }
+
     /* All rows by tag, those of each in any order. */
     void rows_by_tag(Room<u64> out)
     {

@@ -5,31 +5,8 @@
 #ifndef WIRELAG_DELAY_FIGURES_HPP
 #define WIRELAG_DELAY_FIGURES_HPP
 
+#include "bins.hpp"
 #include "ranked_bins.hpp"
-
-/* The middle of a bin, in ns. */
-inline double bin_middle(u64 bin)
-{
-    u64 shift = bin >> WL_BIN_BITS ? (bin >> WL_BIN_BITS) - 1 : 0;
-
-    return static_cast<double>((bin - (shift << WL_BIN_BITS)) << shift) + static_cast<double>((1ull << shift) - 1) / 2;
-}
-
-/* The first bin whose delays count as above a limit. */
-inline u64 bin_above(double limit_ns)
-{
-    u64 low = 0, high = WL_BINS;
-
-    while (low < high) {
-        u64 middle = (low + high) / 2;
-
-        if (bin_middle(middle) <= limit_ns)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
 
 /* Bins that hold delays, each with its weight and the sum of squared weights. */
 class DelayFigures {

@@ -175,6 +175,67 @@ class Groups {
         by_birth(out.data());
     }
 
+    /* The places of all groups, in the order they came. */
+    void by_birth(u32 *out) const
+    {
+        std::copy(all.heap, all.heap + all.live, out);
+        std::sort(out, out + all.live, [this](u32 a, u32 b) { return wl_group_at(&all, a)->born < wl_group_at(&all, b)->born; });
+    }
+
+    /* The group at a place, which is one of those that `places` told. */
+    const wl_group &group(u32 place) const
+    {
+        check(place);
+        return *wl_group_at(&all, place);
+    }
+
+    /* The bins of a leg of a group that hold delays, in order. */
+    struct Cells {
+        std::vector<s64> bins;
+        std::vector<u64> weights, squares;
+        std::vector<u64> mine; /* place and number of each cell: in order of one word, without a look at the cell */
+
+        /* Add others; squares are not kept. */
+        void add(const Cells &others)
+        {
+            std::vector<s64> both;
+            std::vector<u64> sums;
+
+            for (size_t i = 0, j = 0; i < bins.size() || j < others.bins.size();) {
+                bool one = j == others.bins.size() || (i < bins.size() && bins[i] <= others.bins[j]);
+                bool other = i == bins.size() || (j < others.bins.size() && others.bins[j] <= bins[i]);
+
+                both.push_back(one ? bins[i] : others.bins[j]);
+                sums.push_back((one ? weights[i] : 0) + (other ? others.weights[j] : 0));
+                i += one;
+                j += other;
+            }
+            bins = std::move(both);
+            weights = std::move(sums);
+        }
+    };
+
+    void cells_of_leg(u32 place, u32 leg, Cells &found) const
+    {
+        found.bins.clear();
+        found.weights.clear();
+        found.squares.clear();
+        cells_of(place, found.mine, leg * WL_BINS, (leg + 1) * WL_BINS);
+        for (u64 one : found.mine) {
+            const wl_group_cell &cell = all.units[static_cast<u32>(one)];
+
+            found.bins.push_back(cell.place % WL_BINS);
+            found.weights.push_back(cell.weight);
+            found.squares.push_back(cell.squares);
+        }
+    }
+
+    /* The delays of groups that left. */
+    const wl_group_other &of_other(u32 leg) const
+    {
+        return all.other[leg];
+    }
+
     /* The record of each group: its key, tag, count, what may have come before, birth, two words, and the sums of its legs. */
     void records(const Column<u32> &places, Room<u64> out) const
     {
@@ -237,19 +298,21 @@ class Groups {
     static constexpr u32 large = 256;   /* cells */
     static constexpr size_t ahead = 16; /* delays from one step of prefetching to the next: buckets, then what is first in them */
 
-    /* The cells of a group in order. Those of a large one are found in their buckets: each cell tells only the next of all. */
-    void cells_of(u32 at, std::vector<u64> &found) const
+    /* The cells of a group between two places, in order. Those of a large one are found in their buckets: each cell tells only the
+     * next of all. */
+    void cells_of(u32 at, std::vector<u64> &found, u32 first = 0, u32 end = 2 * WL_BINS) const
     {
         const wl_group *group = wl_group_at(&all, at);
 
         found.clear();
         if (group->cell_count < large) {
             for (u32 cell = group->cells; cell; cell = all.units[cell].sibling)
-                found.push_back(static_cast<u64>(all.units[cell].place) << 32 | cell);
+                if (all.units[cell].place >= first && all.units[cell].place < end)
+                    found.push_back(static_cast<u64>(all.units[cell].place) << 32 | cell);
             std::sort(found.begin(), found.end());
             return;
         }
-        for (u32 place = 0; place < 2 * WL_BINS; place++)
+        for (u32 place = first; place < end; place++)
             for (u32 cell = *wl_group_cell_bucket(&all, group->tag, place); cell; cell = all.units[cell].next)
                 if (all.units[cell].owner == at && all.units[cell].place == place)
                     found.push_back(static_cast<u64>(place) << 32 | cell);
@@ -276,12 +339,6 @@ class Groups {
         for (size_t i = 0; i < registers; i++)
             all.registers[i] = std::max(all.registers[i], ranks[i]);
         all.left += left;
-    }
-
-    void by_birth(u32 *out) const
-    {
-        std::copy(all.heap, all.heap + all.live, out);
-        std::sort(out, out + all.live, [this](u32 a, u32 b) { return wl_group_at(&all, a)->born < wl_group_at(&all, b)->born; });
     }
 
     /* A place is a group's if the heap knows it there. */

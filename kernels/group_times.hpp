@@ -7,12 +7,19 @@
 #define WIRELAG_GROUP_TIMES_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "arrays.hpp"
 
 extern "C" {
 #include "distribution.h"
+}
+
+/* The middle of an eighth of an octave, in ns. */
+inline u64 eighth_middle(u32 eighth)
+{
+    return static_cast<u64>(std::nearbyint(std::exp2((eighth + 0.5) / 8)));
 }
 
 class GroupTimes {

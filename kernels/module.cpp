@@ -15,6 +15,7 @@ NB_MODULE(_kernels, m)
     add_figures(m);
     add_connections(m);
     add_groups(m);
+    add_group_figures(m);
     add_distinct(m);
     add_survey(m);
     add_sighting(m);
@@ -29,6 +30,7 @@ NB_MODULE(_kernels, m)
     add_pirate(m);
     add_routes(m);
     add_maglev(m);
+    add_json(m);
     add_codec(m);
     add_messages(m);
     add_unzstd(m);

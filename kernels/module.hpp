@@ -14,6 +14,7 @@ void add_figures(nanobind::module_ &m);
 void add_addresses(nanobind::module_ &m);
 void add_connections(nanobind::module_ &m);
 void add_groups(nanobind::module_ &m);
+void add_group_figures(nanobind::module_ &m);
 void add_distinct(nanobind::module_ &m);
 void add_survey(nanobind::module_ &m);
 void add_sighting(nanobind::module_ &m);
@@ -29,6 +30,7 @@ void add_roles(nanobind::module_ &m);
 void add_routes(nanobind::module_ &m);
 void add_maglev(nanobind::module_ &m);
 void add_unzstd(nanobind::module_ &m);
+void add_json(nanobind::module_ &m);
 void add_codec(nanobind::module_ &m);
 void add_messages(nanobind::module_ &m);
 

@@ -6,7 +6,7 @@
 
 #include "bins.hpp"
 #include "module.hpp"
-#include "tally.hpp"
+#include "told_figures.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -173,7 +173,8 @@ void merge_delays(Room<u64> into, const std::optional<Column<s64>> &bins, const 
     std::memcpy(&more, sums.data(), sizeof more);
     if (!more.samples)
         return;
-    for (size_t i = 0; i < weights.shape(0); i++)
+    size_t first = bins ? 0 : wl_bin(more.min_ns), end = bins ? weights.shape(0) : wl_bin(more.max_ns) + 1;
+    for (size_t i = first; i < end; i++)
         if (weights.data()[i]) { /* untouched memory of a distribution costs nothing */
             s64 place = bin[i];
 
@@ -196,28 +197,37 @@ void merge_delays(Room<u64> into, const std::optional<Column<s64>> &bins, const 
 /* Add words to others. */
 void add_words(Room<u64> into, const Column<u64> &words)
 {
+    constexpr size_t line = 8; /* words */
+
     if (words.shape(0) > into.shape(0))
         throw std::invalid_argument("there are more words than places");
-    for (size_t i = 0; i < words.shape(0); i++)
-        if (words.data()[i]) /* untouched memory costs nothing */
-            into.data()[i] += words.data()[i];
+    for (size_t i = 0; i < words.shape(0); i += line) {
+        size_t end = std::min(i + line, words.shape(0));
+        u64 any = 0;
+
+        for (size_t j = i; j < end; j++)
+            any |= words.data()[j];
+        for (size_t j = i; any && j < end; j++) /* untouched memory costs nothing */
+            into.data()[j] += words.data()[j];
+    }
 }
 
 /* Add slots of time to others. */
 void merge_slots(
     Room<s64> place, Room<double> counts, Room<double> sums, Room<s64> others, Room<double> more_counts, Room<double> more_sums)
 {
-    Slots mine(place, counts, sums), more(others, more_counts, more_sums);
-    s64 bits = others.data()[Slots::BITS], first = others.data()[Slots::FIRST], last = others.data()[Slots::LAST];
+    Slots(place, counts, sums).merge(Slots(others, more_counts, more_sums));
+}
 
-    if (last < first)
-        return;
-    mine.reach(first * (1ll << bits), (last + 1) * (1ll << bits) - 1);
-    while (place.data()[Slots::BITS] < bits)
-        mine.fold();
-    for (s64 number = first; number <= last; number++)
-        if (double count = more_counts.data()[number - first])
-            mine.add(number * (1ll << bits), count, more_sums.data()[number - first]);
+nb::object figures(const Tally &tally, const std::vector<double> &shares)
+{
+    LegFigures found;
+
+    {
+        nb::gil_scoped_release release;
+        found = figures_of(tally, shares);
+    }
+    return told(found);
 }
 
 } // namespace
@@ -236,7 +246,10 @@ void add_delays(nb::module_ &m)
         "Make slots of time cover a stretch of it, and be at least as long as 2^bits ns.");
     nb::class_<Tally>(m, "Tally", "Where delays of both legs are added up, in memory of Python.")
         .def(nb::init<Room<u64>, Room<u64>, Room<s64>, Room<double>, Room<double>, Room<s64>, Room<double>, Room<double>>(),
-            "memory"_a, "crowds"_a, "server"_a, "server_counts"_a, "server_sums"_a, "client"_a, "client_counts"_a, "client_sums"_a);
+            "memory"_a, "crowds"_a, "server"_a, "server_counts"_a, "server_sums"_a, "client"_a, "client_counts"_a, "client_sums"_a)
+        .def("figures", &figures, "shares"_a,
+            "Of each leg, None without delays: samples, weight, effective samples; mean, standard deviation, minimum and maximum; "
+            "quantiles; 95% intervals of the mean and of these; why there are none; and how many delays lie in each octave.");
     m.def("distribute", &distribute, "memory"_a, "delays_ns"_a, "of_each"_a.none(), "legs"_a.none(),
         "Add delays, with their weights (default: 1), to a distribution, or to that of their leg.");
     m.def("words", &zeros<u64>, "count"_a, "Zeros, in memory that costs nothing until it is used.");

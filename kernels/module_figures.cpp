@@ -1,19 +1,18 @@
-/* Figures of delays, and how sure they are: what Python sees of delay_figures.hpp, ranked_bins.hpp, over_time.hpp, between.hpp. */
-#include <array>
-
+/* Figures of delays, and how sure they are: what Python sees of delay_figures.hpp, certainty.hpp,
+ * over_time.hpp, between.hpp, alike.hpp. */
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "between.hpp"
-#include "bins.hpp"
-#include "delay_figures.hpp"
+#include "alike.hpp"
 #include "module.hpp"
-#include "over_time.hpp"
-#include "tally.hpp"
+#include "report_figures.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using certainty::Error;
+using certainty::Sure;
 
 namespace {
 
@@ -32,17 +31,89 @@ void make_figures(DelayFigures *self, const std::optional<Column<s64>> &bins, co
     new (self) DelayFigures(bin, weights.data(), squares.data(), weights.shape(0), mean, std);
 }
 
-/* How many delays lie in each octave of ns: a delay of 0 counts as one of 1. */
 std::vector<double> by_octave(const std::optional<Column<s64>> &bins, const Column<u64> &weights)
 {
+    return octaves_of(bins_of(bins, weights), weights.data(), weights.shape(0));
+}
+
+wl_sums sums_of(const Column<u64> &words)
+{
+    wl_sums found;
+
+    if (words.shape(0) * sizeof(u64) != sizeof found)
+        throw std::invalid_argument("these are no sums of a distribution");
+    std::memcpy(&found, words.data(), sizeof found);
+    return found;
+}
+
+/* The middles of bins that hold delays, between the shortest and the longest one, in seconds; and the share of delays up to each.
+ */
+std::pair<std::vector<double>, std::vector<double>> cumulated(
+    const std::optional<Column<s64>> &bins, const Column<u64> &weights, const Column<u64> &words)
+{
     BinsOf bin = bins_of(bins, weights);
-    std::vector<double> found(64);
+    wl_sums sums = sums_of(words);
+    double least = std::max(static_cast<double>(sums.min_ns), 1.0), most = static_cast<double>(sums.max_ns), up_to = 0;
+    std::pair<std::vector<double>, std::vector<double>> found;
 
     for (size_t i = 0; i < weights.shape(0); i++)
-        if (weights.data()[i])
-            found[static_cast<size_t>(std::ilogb(std::max(bin_middle(static_cast<u64>(bin[i])), 1.0)))] += static_cast<double>(
-                weights.data()[i]);
+        if (u64 weight = weights.data()[i]) {
+            up_to += static_cast<double>(weight);
+            found.first.push_back(std::min(std::max(bin_middle(static_cast<u64>(bin[i])), least), most) / 1e9);
+            found.second.push_back(up_to / static_cast<double>(sums.weight));
+        }
     return found;
+}
+
+/* The delays below which shares of all lie, between the shortest and the longest one; none without delays. */
+std::vector<std::optional<double>> quantiles(
+    const std::optional<Column<s64>> &bins, const Column<u64> &weights, const Column<u64> &words, const std::vector<double> &shares)
+{
+    BinsOf bin = bins_of(bins, weights);
+    wl_sums sums = sums_of(words);
+    RankedBins ranked(bin, weights.data(), weights.shape(0), 0);
+    std::vector<std::optional<double>> found;
+
+    for (double q : shares) {
+        std::optional<double> one = ranked.quantile(q);
+        found.push_back(
+            one ? std::optional(std::min(std::max(*one, static_cast<double>(sums.min_ns)), static_cast<double>(sums.max_ns)))
+                : std::nullopt);
+    }
+    return found;
+}
+
+/* How many delays of each part of the time fall into each row of a heat map: rows of as small a share of an octave as leaves fewer
+ * than so many. Returns how many an octave has, the first one, and the counts row by row. */
+std::tuple<s64, s64, std::vector<std::vector<u64>>> heat(const std::vector<Column<u64>> &parts, s64 most)
+{
+    s64 first = WL_BINS, last = -1, each = 16;
+
+    for (const Column<u64> &weights : parts) {
+        bins_of(std::nullopt, weights);
+        for (s64 bin = 0; bin < WL_BINS; bin++)
+            if (weights.data()[bin]) {
+                first = std::min(first, bin);
+                last = std::max(last, bin);
+            }
+    }
+    if (last < first)
+        throw std::invalid_argument("there are no delays");
+    auto row = [](s64 bin, s64 of_octave) {
+        return static_cast<s64>(
+            std::floor(std::log2(std::max(bin_middle(static_cast<u64>(bin)), 1.0)) * static_cast<double>(of_octave)));
+    };
+    while (each > 1 && row(last, each) - row(first, each) >= most)
+        each /= 2;
+    s64 lowest = row(first, each);
+    std::vector<std::vector<u64>> counts(static_cast<size_t>(row(last, each) - lowest + 1), std::vector<u64>(parts.size()));
+    for (s64 bin = first; bin <= last; bin++) {
+        std::vector<u64> &mine = counts[static_cast<size_t>(row(bin, each) - lowest)];
+
+        for (size_t part = 0; part < parts.size(); part++)
+            mine[part] += parts[part].data()[bin];
+    }
+    return {each, lowest, counts};
 }
 
 u64 checked_bin_above(s64 limit_ns)
@@ -50,43 +121,23 @@ u64 checked_bin_above(s64 limit_ns)
     return bin_above(static_cast<double>(limit_ns));
 }
 
-/* The sums and weights of the delays of each crowd, on the legs that there are. */
-struct Crowds {
-    std::array<double, WL_CROWDS> totals = {}, sizes = {};
-
-    explicit Crowds(const Column<u64> &weights)
-    {
-        constexpr size_t of_leg = size_t{WL_CROWDS} * WL_COARSE_BINS;
-        static const std::array<double, WL_COARSE_BINS> middles = [] {
-            std::array<double, WL_COARSE_BINS> found = {};
-
-            for (u64 bin = 0; bin < WL_BINS; bin++)
-                found[bin >> WL_COARSE_BITS] += bin_middle(bin) / (1 << WL_COARSE_BITS);
-            return found;
-        }();
-
-        if (!weights.shape(0) || weights.shape(0) % of_leg)
-            throw std::invalid_argument("the weights do not have the shape of crowds");
-        for (size_t i = 0; i < weights.shape(0); i++)
-            if (u64 weight = weights.data()[i]) {
-                size_t crowd = i % of_leg / WL_COARSE_BINS;
-
-                totals[crowd] += static_cast<double>(weight) * middles[i % WL_COARSE_BINS];
-                sizes[crowd] += static_cast<double>(weight);
-            }
-    }
-};
+Crowds crowds_of(const Column<u64> &weights)
+{
+    if (!weights.shape(0) || weights.shape(0) % (crowd_words / 2))
+        throw std::invalid_argument("the weights do not have the shape of crowds");
+    return {weights.data(), weights.shape(0)};
+}
 
 std::optional<std::pair<double, double>> crowds_error(const Column<u64> &weights, double alone)
 {
-    Crowds crowds(weights);
+    Crowds crowds = crowds_of(weights);
 
     return between(crowds.totals.data(), crowds.sizes.data(), WL_CROWDS, alone);
 }
 
 std::pair<double, double> crowds_sum(const Column<u64> &weights)
 {
-    Crowds crowds(weights);
+    Crowds crowds = crowds_of(weights);
     std::pair<double, double> found = {0, 0};
 
     for (size_t crowd = 0; crowd < WL_CROWDS; crowd++) {
@@ -144,6 +195,77 @@ std::tuple<double, double, double, double, double> checked_slowness(const std::v
     return {found.half, found.level, found.stretches, found.returns, found.part};
 }
 
+/* What is known of how delays vary over time: independent stretches, returns, and by how much the mean may lie higher. */
+using Over = std::tuple<double, double, double>;
+using Effect = std::pair<std::optional<Error>, std::optional<Over>>;
+
+/* Keeps the figures, too. */
+struct SureFigures {
+    nb::object figures;
+    Sure sure;
+
+    static std::optional<certainty::Effect> effect(const std::optional<Effect> &given)
+    {
+        certainty::Effect made;
+
+        if (!given)
+            return std::nullopt;
+        made.mean = given->first;
+        if (given->second) {
+            auto [stretches, returns, higher] = *given->second;
+            made.over = {0, 0, stretches, 0, returns, higher};
+        }
+        return made;
+    }
+
+    SureFigures(
+        nb::object of, const Column<u64> &sums, const std::optional<Effect> &connections, const std::optional<Effect> &times)
+        : figures(of),
+          sure(nb::cast<const DelayFigures &>(of), sums_of(sums), mean_of(sums_of(sums)), effect(connections), effect(times))
+    {
+    }
+};
+
+certainty::Chance chance_of(const std::tuple<double, double, double, double> &given)
+{
+    auto [error, skewness, samples, higher] = given;
+
+    return {error, skewness, samples, higher};
+}
+
+std::tuple<double, double> checked_alike(const Column<s64> &slots, const Column<double> &sums, const Column<double> &counts)
+{
+    size_t count = slots.shape(0);
+
+    if (sums.shape(0) != count || counts.shape(0) != count)
+        throw std::invalid_argument("there must be a sum and a count for each part");
+    alike::Alike found = alike::over_slots(slots.data(), sums.data(), counts.data(), count);
+    return {found.lasts, found.level};
+}
+
+/* The same of slots one after the other, of which those without a count are left out. */
+std::tuple<double, double> alike_slots(const Column<double> &sums, const Column<double> &counts)
+{
+    std::vector<s64> slots;
+    std::vector<double> held[2];
+
+    if (sums.shape(0) != counts.shape(0))
+        throw std::invalid_argument("there must be a count for each sum");
+    for (size_t i = 0; i < counts.shape(0); i++)
+        if (counts.data()[i] != 0) {
+            slots.push_back(static_cast<s64>(i));
+            held[0].push_back(sums.data()[i]);
+            held[1].push_back(counts.data()[i]);
+        }
+    alike::Alike found = alike::over_slots(slots.data(), held[0].data(), held[1].data(), slots.size());
+    return {found.lasts, found.level};
+}
+
+Error checked_welch(const std::vector<Error> &errors)
+{
+    return certainty::welch(errors.data(), errors.size());
+}
+
 } // namespace
 
 void add_figures(nb::module_ &m)
@@ -173,7 +295,48 @@ void add_figures(nb::module_ &m)
         .def_prop_ro("sum_squares", &DelayFigures::sum_squares)
         .def_prop_ro("squared_apart", &DelayFigures::squared_apart)
         .def_prop_ro("skewness", &DelayFigures::skewness);
+    nb::class_<SureFigures>(m, "Sure", "The 95% intervals of figures.")
+        .def(nb::init<nb::object, const Column<u64> &, const std::optional<Effect> &, const std::optional<Effect> &>(), "figures"_a,
+            "sums"_a, "connections"_a.none(), "times"_a.none(),
+            "What tells how delays vary: the error of the mean, and over time stretches, returns, and how much higher it may be.")
+        .def_prop_ro("why", [](const SureFigures &of) { return static_cast<u32>(of.sure.why_none()); })
+        .def_prop_ro("mean", [](const SureFigures &of) { return of.sure.mean(); })
+        .def(
+            "quantile", [](const SureFigures &of, double q) { return of.sure.quantile_bounds(q); }, "q"_a)
+        .def(
+            "share_above", [](const SureFigures &of, s64 from) { return of.sure.share_above(from); }, "bin"_a,
+            "Of the share of delays in bins from this one on.");
+    m.def("half95", &certainty::half95, "freedom"_a, "Half-width of a 95% interval in standard errors.");
+    m.def("welch", &checked_welch, "errors"_a, "The error of a sum of values with these errors.");
+    m.def(
+        "bounds",
+        [](double value, const Error &error, double above, const std::tuple<double, double, double, double> &chance) {
+            return certainty::bounds(value, error, above, chance_of(chance));
+        },
+        "value"_a, "error"_a, "above"_a, "chance"_a, "The 95% interval of a value, of which so much lies above a floor.");
+    m.def(
+        "with_the_mean",
+        [](double q, const Error &ends, double middle, double floor, const std::optional<Error> &error, double above,
+            const std::tuple<double, double, double, double> &chance) {
+            return certainty::with_the_mean(q, ends, middle, floor, error, above, chance_of(chance));
+        },
+        "q"_a, "ends"_a, "middle"_a, "floor"_a, "error"_a.none(), "above"_a, "chance"_a,
+        "The interval of a quantile that follows the mean.");
+    m.def("wilson", &certainty::wilson, "share"_a, "n"_a, "The 95% interval of a share of n.");
+    m.def("share_bounds", &certainty::share_bounds, "share"_a, "error"_a, "samples"_a, "The 95% interval of a share.");
+    m.def("enough_beyond", &certainty::enough_beyond, "q"_a, "wider"_a, "samples"_a, "stretches"_a,
+        "Whether a quantile has an interval.");
+    m.def("quantile_shares", &certainty::quantile_shares, "q"_a, "error"_a, "samples"_a,
+        "The shares at which the ends of a quantile's 95% interval lie; None if too few delays are beyond.");
+    m.def("alike", &checked_alike, "slots"_a, "sums"_a, "counts"_a,
+        "How many slots delays stay alike for, and their level, from parts with a slot each.");
+    m.def("alike_slots", &alike_slots, "sums"_a, "counts"_a, "The same of slots one after the other.");
     m.def("by_octave", &by_octave, "bins"_a.none(), "weights"_a, "How many delays lie in each octave of ns.");
+    m.def("cumulated", &cumulated, "bins"_a.none(), "weights"_a, "sums"_a,
+        "The delays of bins in order, in seconds, and the share of delays up to each.");
+    m.def("quantiles", &quantiles, "bins"_a.none(), "weights"_a, "sums"_a, "shares"_a, "The delays below which shares of all lie.");
+    m.def("heat", &heat, "parts"_a, "most"_a,
+        "A heat map of weights of every bin: rows in an octave, the first of them, and counts by row and part.");
     m.def("bin_above", &checked_bin_above, "limit_ns"_a, "The first bin whose delays count as above a limit.");
     m.def("crowds_error", &crowds_error, "weights"_a, "alone"_a,
         "The error of the mean of these delays, and its degrees of freedom; None: too few crowds have any.");

@@ -5,9 +5,11 @@
 #define WIRELAG_TALLY_HPP
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
-#include "arrays.hpp"
+#include "bins.hpp"
 
 extern "C" {
 #include "distribution.h"
@@ -27,6 +29,30 @@ inline size_t crowd_place(u64 flow_key, u8 leg, u64 delay_ns)
 {
     return ((leg & 1) * WL_CROWDS + wl_crowd(flow_key)) * WL_COARSE_BINS + (wl_bin(delay_ns) >> WL_COARSE_BITS);
 }
+
+/* The sums and weights of the delays of each crowd, from weights by crowd and coarse bin, of one leg after the other. */
+struct Crowds {
+    std::array<double, WL_CROWDS> totals = {}, sizes = {};
+
+    /* All delays are in these bins. */
+    Crowds(const u64 *weights, size_t count, size_t first = 0, size_t last = WL_BINS - 1)
+    {
+        static const std::array<double, WL_COARSE_BINS> middles = [] {
+            std::array<double, WL_COARSE_BINS> found = {};
+
+            for (u64 bin = 0; bin < WL_BINS; bin++)
+                found[bin >> WL_COARSE_BITS] += bin_middle(bin) / (1 << WL_COARSE_BITS);
+            return found;
+        }();
+
+        for (size_t row = 0; row < count / WL_COARSE_BINS; row++)
+            for (size_t bin = first >> WL_COARSE_BITS; bin <= last >> WL_COARSE_BITS; bin++)
+                if (u64 weight = weights[row * WL_COARSE_BINS + bin]) {
+                    totals[row % WL_CROWDS] += static_cast<double>(weight) * middles[bin];
+                    sizes[row % WL_CROWDS] += static_cast<double>(weight);
+                }
+    }
+};
 
 /* Weights and weighted sums by slot of time. Slots are as short as cover the time seen, their length is a power of two, and
  * their edges are multiples of it. */
@@ -102,15 +128,30 @@ class Slots {
         place[LAST] = to >> 1;
     }
 
+    /* Add those of others. */
+    void merge(const Slots &more)
+    {
+        s64 bits = more.place[BITS], first = more.place[FIRST], last = more.place[LAST];
+
+        if (more.empty())
+            return;
+        reach(first * (1ll << bits), (last + 1) * (1ll << bits) - 1);
+        while (place[BITS] < bits)
+            fold();
+        for (s64 number = first; number <= last; number++)
+            if (double count = more.counts[number - first])
+                add(number * (1ll << bits), count, more.sums[number - first]);
+    }
+
+    s64 *const place;
+    double *const counts, *const sums;
+    const s64 slots;
+
   private:
     bool empty() const
     {
         return place[LAST] < place[FIRST];
     }
-
-    s64 *place;
-    double *counts, *sums;
-    s64 slots;
 };
 
 /* Where delays of both legs are added up. */
@@ -135,6 +176,21 @@ class Tally {
         wl_distribute(mine.weights, mine.squares, &mine.sums, delay, weight);
         by_crowd[crowd_place(flow_key, leg, delay)] += weight;
         slots[leg & 1].add(time_ns, static_cast<double>(weight), static_cast<double>(weight) * static_cast<double>(delay_ns));
+    }
+
+    const Distribution &leg(u32 which) const
+    {
+        return legs[which];
+    }
+
+    const u64 *crowds(u32 which) const
+    {
+        return by_crowd + which * (crowd_words / 2);
+    }
+
+    const Slots &times(u32 which) const
+    {
+        return slots[which];
     }
 
     /* What `add` will need first. */

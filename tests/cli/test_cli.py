@@ -31,7 +31,8 @@ MODULES = (  # a command, libraries that it needs, and bounds: modules besides n
     ("rtt CAPTURE --format json", set(), 115, 140),
     ("rtt CAPTURE --sla server.p99<50ms", set(), 115, 155),
     ("rtt CAPTURE --memory 1MiB --format json", set(), 118, 145),
-    ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 86, 195),
+    ("rtt CAPTURE --by server --interval 1s --format json", set(), 112, 145),
+    ("rtt CAPTURE --by server --interval 1s --html PAGE --format json", set(), 128, 178),
     ("response CAPTURE", {"numpy"}, 83, 184),
 )
 RARE = {
@@ -67,7 +68,7 @@ def test_a_command_loads_what_it_needs(
     """Start-up is half of a short command: what is not asked for is not loaded. A dataclass compiles each method."""
     path = tmp_path / "small.pcap"
     write_simulation(simulate(Scenario(packets=1_000)), path)
-    given = [word.replace("CAPTURE", str(path)) for word in words.split()]
+    given = [word.replace("CAPTURE", str(path)).replace("PAGE", str(tmp_path / "page.html")) for word in words.split()]
     script = LOAD.format(first="import numpy" if needed else "", words=given)
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     compiled, *loaded = ran.stdout.splitlines()[-1].split()

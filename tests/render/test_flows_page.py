@@ -20,11 +20,11 @@ from wirelag.measure.flow_rows import flow_rows
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.interval import Interval
 from wirelag.render.flows_page import _entry as entry
-from wirelag.render.html.charts import Scale
 from wirelag.render.html.flow_charts import MOST_POINTS, NAMED, SLOWEST, Points, drawn, over_time
 from wirelag.render.html.flows import FlowsPage, render_flows
 from wirelag.render.html.frame import SCRIPTS
 from wirelag.render.html.oneway_charts import MOST_PARTS, SpanEntry
+from wirelag.render.html.scales import Scale
 from wirelag.report import Report
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.sim.queue_frames import downstream_frames

@@ -23,10 +23,10 @@ from tests.support.html_pages import (
 )
 from wirelag.estimators.join import Join
 from wirelag.packets.batch import PacketBatch
-from wirelag.render.html.charts import Scale, Times
 from wirelag.render.html.frame import SCRIPTS
 from wirelag.render.html.oneway import ClockFit, OnewayPage, SpanEntry, render_oneway
 from wirelag.render.html.oneway_charts import MOST_PARTS, MOST_POINTS, clocks, parts, share
+from wirelag.render.html.scales import Scale, Times
 from wirelag.report import Report
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.delay_sample import DelaySample

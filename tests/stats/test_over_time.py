@@ -20,12 +20,12 @@ from wirelag.stats.over_time import (
     Alike,
     Chance,
     OverTime,
-    below_mean,
     bounds,
     half95,
     over_time,
     too_short,
     welch,
+    with_the_mean,
     within_whole,
 )
 from wirelag.stats.shares import quantile_shares, share_bounds
@@ -229,8 +229,9 @@ def test_no_interval_is_longer_than_waits_vary() -> None:
         assert 15 - 10 * ratio < low
         assert 15 + 10 * min(ratio, 2) < high < 15 + 25
     assert bounds(15.0, (1.0, math.inf), 10.0, A_QUEUE._replace(higher=70.0))[1] == pytest.approx(85)
-    assert below_mean(0.5, 5.0, 15.0) == pytest.approx(25)  # half of all delays are 5, the others 25
-    assert below_mean(0.9, 5.0, 15.0) == pytest.approx(105)
+    ends, sure = (5.0, 1e9), (1e-9, math.inf)
+    for q, most in ((0.5, 25), (0.9, 105)):  # half of all delays are 5, the others 25
+        assert with_the_mean(q, ends, 5.0, 5.0, sure, 10.0, A_QUEUE)[1] == pytest.approx(most)
 
 
 def reflected(rng: np.random.Generator, paths: int, returns: float) -> Floats:

@@ -8,7 +8,7 @@ from wirelag import _kernels
 from wirelag.packets.batch import COLUMNS, PacketBatch
 from wirelag.stats.distribution import Distribution
 from wirelag.synopses import group_times
-from wirelag.synopses.group_times import MOST_SLOTS, GroupTime, GroupTimes
+from wirelag.synopses.group_times import MOST_SLOTS, GroupTimes
 from wirelag.synopses.samples import SampleBatch
 
 START_NS = 1_700_000_000 * 10**9
@@ -37,18 +37,18 @@ def test_each_group_has_its_delays_and_times(seconds: float) -> None:
     mine = [(one.tags == tag) & (one.legs == 0) for _, one in given]
     at_ns = np.concatenate([packets.time_ns[some] for (packets, _), some in zip(given, mine, strict=True)])
     delays_ns = np.concatenate([one.delays_ns[some] for (_, one), some in zip(given, mine, strict=True)])
-    found = times.of(tag)
+    found = times.of(tag, [0.5])
     assert found is not None
     assert MOST_SLOTS / 6 < len(found.when) <= MOST_SLOTS + 1
-    weights = found.counts.sum(axis=1).tolist()
-    assert weights == [int(((at_ns >= when.start_ns) & (at_ns < when.end_ns)).sum()) for when in found.when]
+    weights = [int(((at_ns >= when.start_ns) & (at_ns < when.end_ns)).sum()) for when in found.when]
+    assert [ns is None for ns in found.quantiles_ns[0]] == [not weight for weight in weights]
     assert found.whole.weight == len(at_ns)
-    when, middle_ns, _ = max(zip(found.when, found.quantiles_ns(0.5), weights, strict=True), key=lambda one: one[2])
+    when, middle_ns, _ = max(zip(found.when, found.quantiles_ns[0], weights, strict=True), key=lambda one: one[2])
     here = delays_ns[(at_ns >= when.start_ns) & (at_ns < when.end_ns)]
     assert middle_ns is not None
     low_ns, high_ns = np.quantile(here, [0.49, 0.51], method="inverted_cdf")
     assert low_ns / 1.1 < middle_ns < high_ns * 1.1
-    assert times.of(99) is None
+    assert times.of(99, [0.5]) is None
     assert times.left_out == 0
 
 
@@ -58,7 +58,7 @@ def test_memory_is_bounded_and_what_did_not_fit_is_counted(monkeypatch: pytest.M
     for packets, samples in batches(5_000, 1_000, 10, 2):
         times.add(packets, samples)
     tags = np.arange(1, 1_001).astype(np.uint64) << np.uint64(40)
-    kept = [0 if (found := times.of(int(tag))) is None else int(found.counts.sum()) for tag in tags]
+    kept = [0 if (found := times.of(int(tag), [])) is None else sum(found.counts) for tag in tags]
     assert sum(one > 0 for one in kept) <= 100
     assert sum(kept) + times.left_out == 5_000
     assert times.left_out > 0
@@ -94,18 +94,23 @@ def test_counts_are_those_of_the_twin_however_they_are_split(most_cells: int, mo
 
 
 def test_figures_are_those_of_the_delays() -> None:
-    counts, rng, bins = np.zeros((6, group_times.BINS), np.uint32), np.random.default_rng(3), group_times.BINS
-    for row, first in enumerate((0, 30, 48, 200, bins - 1)):
-        counts[row, first:] = rng.integers(0, 2**20, bins - first) * rng.integers(0, 2, bins - first)
-        counts[row, first] = 2**20 - 1
-    found = GroupTime([], counts)
-    each, whole = [Distribution() for _ in counts], Distribution()
-    for row, delays in zip(counts.astype(np.int64), each, strict=True):
-        held = np.flatnonzero(row)
-        delays.add(group_times.middles_ns()[held], row[held])
-        whole.merge(delays)
-    for q in (0, 0.5, 0.99, 1):
-        assert found.quantiles_ns(q) == [delays.quantile_ns(q) for delays in each]
-        assert found.whole.quantile_ns(q) == whole.quantile_ns(q)
-    assert found.quantiles_ns(0.5)[-1] is None
+    middles = _kernels.eighth_middles()
+    assert middles == [round(2.0 ** ((eighth + 0.5) / 8)) for eighth in range(_kernels.EIGHTHS)]
+    rng, times, tag = np.random.default_rng(3), GroupTimes(), 7
+    each, whole = [Distribution() for _ in range(6)], Distribution()
+    for slot, first in enumerate((0, 30, 48, 200, _kernels.EIGHTHS - 1, None)):
+        held = [tag] if first is None else [*range(first, _kernels.EIGHTHS, 3)]
+        delays_ns, weights = np.array(middles)[held], rng.integers(1, 2**20, len(held))
+        tags = np.full(len(held), tag + (first is None), np.uint64)  # in the last slot the group has none
+        rows, legs = np.arange(len(held), dtype=np.uint32), np.zeros(len(held), np.uint8)
+        times.kernel.add(np.full(len(held), 1_000 * slot), rows, legs, delays_ns, weights, tags, 3)
+        if first is not None:
+            each[slot].add(delays_ns, weights)
+            whole.merge(each[slot])
+    shares = [0, 0.5, 0.99, 1]
+    found = times.of(tag, shares)
+    assert found is not None
+    assert found.quantiles_ns == [[delays.quantile_ns(q) for delays in each] for q in shares]
+    assert found.quantiles_ns[1][-1] is None
+    assert [found.whole.quantile_ns(q) for q in shares] == [whole.quantile_ns(q) for q in shares]
     assert (found.whole.weight, found.whole.sum_ns) == (whole.weight, whole.sum_ns)

@@ -7,20 +7,26 @@ those that its own delays give (`Distribution`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from wirelag import _kernels
 from wirelag.packets.grouping import OTHER
-from wirelag.stats.distributions import Distributions
 from wirelag.stats.ranking import FEWEST, Few, fewest
-from wirelag.stats.sla import Sla
-from wirelag.synopses.connections import Connections
-from wirelag.synopses.group_delays import GroupDelays
 from wirelag.synopses.samples import LEGS
 
-Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.uint32]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from wirelag.stats.distributions import Distributions
+    from wirelag.stats.sla import Sla
+    from wirelag.synopses.connections import Connections
+    from wirelag.synopses.group_delays import GroupDelays
+
+    Floats: TypeAlias = npt.NDArray[np.float64]
+
+Places: TypeAlias = "memoryview[int]"
+"""The places of groups in memory."""
 
 
 def order(groups: GroupDelays, leg: str, sort: str, connections: Connections) -> tuple[Places, Few]:
@@ -29,30 +35,26 @@ def order(groups: GroupDelays, leg: str, sort: str, connections: Connections) ->
     Groups without delays of that leg follow, by the other leg; "other" is last. `connections` have the round trips of
     both legs together.
     """
-    places, figures = groups.places(), (sort, "samples")
-    values, others = np.full((2, len(places)), np.nan), np.zeros((2, len(places)))
-    for some, legs in groups.many():
-        mixed = legs[0].plus(legs[1]) if leg == "mixed" else None
-        for row, name in enumerate(figures):
-            each = [_figure(one, name) for one in legs]
-            others[row, some] = np.nan_to_num(np.fmax(*each))
-            if leg in LEGS:
-                values[row, some] = each[LEGS.index(leg)]
-            elif mixed is not None:
-                values[row, some] = _figure(mixed, name)
+    name, q = ("quantile", _share(sort)) if sort[0] == "p" else (sort, 0.0)
+    given: tuple[Floats, ...] = ()
+    of_leg = LEGS.index(leg) if leg in LEGS else len(LEGS)
     if leg == "both":
+        import numpy as np
+
         whole, at = _both(groups, connections)
-        for row, name in enumerate(figures):
-            values[row, : len(at)] = np.append(_figure(whole, name), np.nan)[at]
-    without = np.isnan(values[0])
-    by, samples = np.where(without, others, values)
-    few, last = samples < fewest(sort), places == 0
-    enough = int((~few & ~without & ~last).sum())
-    return places[np.lexsort((_tags(groups), -by, few, without, last))], (enough, int((few & ~without & ~last).sum()))
+        given = tuple(np.append(_figure(whole, name), np.nan)[at] for name in (sort, "samples"))
+    places, enough, few = _kernels.group_order(groups.kernel, name, q, fewest(sort), of_leg, *given)
+    return places, (enough, few)
+
+
+def _share(sort: str) -> float:
+    return float(f"{float(sort[1:]) / 100:g}")
 
 
 def _tags(groups: GroupDelays) -> npt.NDArray[np.uint64]:
     """What decides between equal figures: not which group came first, which depends on who read what."""
+    import numpy as np
+
     return np.append(groups.tags_and_before()[0], np.zeros(int(not groups.complete), np.uint64))
 
 
@@ -60,12 +62,14 @@ def _figure(delays: Distributions, name: str) -> Floats:
     """A figure by its name in tables, in seconds; NaN without delays."""
     if name == "samples":
         return delays.samples
-    found = delays.quantile_ns(float(f"{float(name[1:]) / 100:g}")) if name[0] == "p" else getattr(delays, f"{name}_ns")
-    return np.asarray(found / 1e9)
+    found: Floats = delays.quantile_ns(_share(name)) if name[0] == "p" else getattr(delays, f"{name}_ns")
+    return found / 1e9
 
 
 def _both(groups: GroupDelays, connections: Connections) -> tuple[Distributions, npt.NDArray[np.intp]]:
     """The round trips of both legs together, and which of them are those of each group; one beyond: it has none."""
+    import numpy as np
+
     tags, whole = connections.distributions()
     mine = groups.tags_and_before()[0]
     at = np.searchsorted(tags, mine)
@@ -74,13 +78,15 @@ def _both(groups: GroupDelays, connections: Connections) -> tuple[Distributions,
 
 def failing(
     groups: GroupDelays, slas: Sequence[Sla], connections: Connections
-) -> dict[str, tuple[Places, Floats, Floats]]:
+) -> dict[str, tuple[Any, Floats, Floats]]:
     """Which groups break an agreement, on its leg or on any, worst first, with values (ns, or shares) and samples.
 
     Those with too few samples for a place come last.
     """
+    import numpy as np
+
     came, samples = groups.places(), np.zeros(len(groups.places()))
-    found: dict[str, tuple[Places, Floats, Floats]] = {}
+    found: dict[str, tuple[Any, Floats, Floats]] = {}
     for sla in slas:
         worst = np.full(len(came), -np.inf)  # of those that break it
         if sla.leg == "both":
@@ -106,4 +112,6 @@ def failing(
 
 def _breaking(sla: Sla, delays: Distributions) -> Floats:
     """The values of those that break an agreement; the others are below any."""
+    import numpy as np
+
     return np.where(sla.broken_by(delays), sla.values(delays), -np.inf)

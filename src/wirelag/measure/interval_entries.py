@@ -8,23 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from wirelag.measure.result import Entry, shape_only
 from wirelag.units import format_time
 
 if TYPE_CHECKING:
+    from wirelag.measure.result import Entry
     from wirelag.packets.interval import Interval
     from wirelag.synopses.connections import Connections
     from wirelag.synopses.samples import Samples
 
-    Make: TypeAlias = Callable[[str, str, Samples, Connections | None], Entry]
+    Make: TypeAlias = Callable[[str, Samples, Connections | None], Entry]
 
 
 class IntervalEntries:
     """Entries of intervals, each made from the samples of its own."""
 
     def __init__(self, make: Make, apart: bool) -> None:
-        """`apart`: whether there is a core for a thread."""
-        self._make, self._made = make, list[Entry]()
+        """`make` keeps no delays; `apart`: whether there is a core for a thread."""
+        self._make = make
+        self._made: list[Entry] = []
         self._later = None
         if apart:
             from wirelag.estimators.later import Later
@@ -39,9 +40,9 @@ class IntervalEntries:
             self._later.leave(self._add, when, samples, connections)
 
     def _add(self, when: Interval, samples: Samples, connections: Connections | None) -> None:
-        entry = self._make("interval", format_time(when.start_ns), samples, connections)
+        entry = self._make(format_time(when.start_ns), samples, connections)
         entry.report = entry.report.during(when)
-        self._made.append(shape_only(entry))
+        self._made.append(entry)
 
     def all(self) -> list[Entry]:
         """All of them."""

@@ -234,7 +234,7 @@ def result_of(found: Synopsis, settings: ResponseSettings, beside: Epochs | None
     if groups.by:
         parts = GroupParts(found, groups.by, groups.fit(GROUP_BYTES), beside)
         places, result.few = parts.order(result.sort)
-        result.groups = GroupEntries(places, lambda place: verdicts(parts.entry(place)))
+        result.groups = GroupEntries(places.tolist(), lambda some: (verdicts(parts.entry(place)) for place in some))
         result.notes += other_note(f"{parts.more:,}", parts.in_other, result.report.samples, groups.memory)
     result.intervals = over_time(found, beside, settings.interval_ns) if settings.interval_ns else []
     for one in result.total.by_method():

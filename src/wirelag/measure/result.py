@@ -171,7 +171,7 @@ def shape_only(entry: Entry) -> Entry:
     """Keep only the shape of the distributions of one of many entries."""
     from wirelag.stats.distribution import Distribution
 
-    nothing = Distribution().compact()
+    nothing = Distribution.nothing()
     for one in (entry, *entry.legs.values()):
         # Delays and how sure they are refer to each other: without this their memory would not be freed.
         one.shape, one.delays.certainty = one.delays.by_octave(), None
@@ -396,11 +396,11 @@ class DelayResult(Result):
 
     def to_json_text(self) -> Iterable[str]:
         """The JSON in pieces: there may be a million groups."""
-        if not self.groups:
-            yield from super().to_json_text()
-            return
         from wirelag.render.json_text import indented
 
+        if not self.groups:
+            yield indented(self.to_dict()) + "\n"
+            return
         yield indented(self._summary()).removesuffix("\n}") + ',\n  "groups": ['
         between = "\n    "
         for entry in self._each_group():

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError
-from wirelag.measure.groups import Groups, other_note
+from wirelag.measure.groups import Groups
 from wirelag.measure.interval_entries import IntervalEntries
-from wirelag.measure.questions import MOST_NAMED, Broken, Questions, with_groups
+from wirelag.measure.questions import Broken, Questions, with_groups
 from wirelag.measure.result import DelayResult, Entry, doubt, shape_only
 from wirelag.measure.rtt_notes import counts_of, coverage_of, sent_again, span_of
 from wirelag.measure.slowest import listed
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from wirelag.capture.table import Table
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
-    from wirelag.measure.group_order import Places
     from wirelag.measure.points import Progress
     from wirelag.measure.rtt_heard import Cut, Heard
     from wirelag.packets.filters import Filter
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.synopses.connections import Connections
-    from wirelag.synopses.group_delays import Group, GroupDelays
     from wirelag.synopses.group_times import GroupTimes
     from wirelag.synopses.samples import Figures, Samples, Sink
     from wirelag.synopses.timeline import Timeline
@@ -319,7 +317,7 @@ def told(result: RttResult, packets: Packets, settings: RttSettings) -> RttResul
 LEG_NOTE: Final = "a leg is the path from the capture point to the server and back, or to the client and back"
 
 
-def _asked(entry: Entry, questions: Questions, connections: Connections | None, tag: int | None) -> _Legs:
+def asked_of(entry: Entry, questions: Questions, connections: Connections | None, tag: int | None) -> _Legs:
     """What questions are put to: each leg, and both together or mixed if asked for."""
     legs = {name: leg.delays for name, leg in entry.legs.items()}
     chosen = entry.report.details["leg"]
@@ -330,7 +328,7 @@ def _asked(entry: Entry, questions: Questions, connections: Connections | None, 
     return legs
 
 
-class _Entries:
+class Entries:
     """Samples as entries: the figures of the leg that was asked for, and both legs beside them."""
 
     def __init__(self, settings: RttSettings) -> None:
@@ -360,24 +358,40 @@ class _Entries:
         details = {"no_interval": figures.pop("no_interval")}
         return type(report)(self._method, "round_trip", packets=report.packets, details=details, **figures)
 
-    def small(self, key: str, legs: tuple[Figures | None, ...]) -> Entry:
-        """The entry of a group from the figures of its legs alone; a leg without delays has none."""
-        from wirelag.synopses.samples import LEGS as PLACES
+    def interval(self, key: str, samples: Samples, connections: Connections | None) -> Entry:
+        """An entry over the samples of an interval, without its delays."""
+        if connections is not None or not self.at_once:
+            return shape_only(self.of("interval", key, samples, connections))
+        return self.told("interval", key, samples.figures(), samples.packets, dict(sorted(samples.counts.items())))
+
+    @property
+    def at_once(self) -> bool:
+        """Whether the figures of legs are all that an entry needs."""
+        return self.leg in ("server", "client")
+
+    def told(
+        self,
+        scope: str,
+        key: str,
+        of_legs: dict[str, Figures],
+        packets: int | None = None,
+        counts: dict[str, int] | None = None,
+    ) -> Entry:
+        """An entry from the figures of its legs alone, without their delays; a leg without delays has none."""
         from wirelag.synopses.samples import report_of_legs
 
-        of_legs = {name: one for name, one in zip(PLACES, legs, strict=True) if one is not None}
         shown = of_legs.get(self.leg, self._nothing)
-        entry = Entry(
-            "group", key, report_of_legs(of_legs, shown, self.leg, self._method, "round_trip", None), self._no_delays
-        )
-        entry.legs = {name: Entry("group", key, self._of_leg(entry.report, name), self._no_delays) for name in of_legs}
+        report = report_of_legs(of_legs, shown, self.leg, self._method, "round_trip", packets, counts)
+        entry = Entry(scope, key, report, self._no_delays, shown.shape)
+        for name, one in of_legs.items():
+            entry.legs[name] = Entry(scope, key, self._of_leg(report, name), self._no_delays, one.shape)
         return entry
 
     @cached_property
     def _no_delays(self) -> Distribution:
         from wirelag.stats.distribution import Distribution
 
-        return Distribution().compact()
+        return Distribution.nothing()
 
     @cached_property
     def _nothing(self) -> Figures:
@@ -391,11 +405,11 @@ def measured(cuts: Iterable[Cut], heard: Heard, packets: Packets, settings: RttS
     from wirelag.capture.source import Listening
     from wirelag.synopses.samples import Samples
 
-    grouping, whole, entries = heard.groups, heard.connections, _Entries(settings)
+    grouping, whole, entries = heard.groups, heard.connections, Entries(settings)
     both = settings.leg == "both"
     questions = settings.questions.of_leg(settings.leg)
     apart = settings.cores > 1 and not both and not isinstance(packets, Listening)  # connections are added to others
-    total, ended = Samples(), IntervalEntries(entries.of, apart)
+    total, ended = Samples(), IntervalEntries(entries.interval, apart)
     for when, part, connections in cuts:
         total.merge(part)
         if settings.interval_ns:
@@ -405,7 +419,7 @@ def measured(cuts: Iterable[Cut], heard: Heard, packets: Packets, settings: RttS
     if settings.interval_ns:
         _doubt_short(intervals, settings.interval_ns, first, total)
     result = RttResult(first, by=settings.groups.by or "", intervals=intervals)
-    asked = _asked(first, questions, whole, None)
+    asked = asked_of(first, questions, whole, None)
     first.verdicts, result.asked = questions.of_legs(asked, first.delays), tuple(questions.sentences_of_legs(asked))
     skipped = dict(packets.statistics.skipped)
     if total.counts.get("too_long", 0):
@@ -416,86 +430,13 @@ def measured(cuts: Iterable[Cut], heard: Heard, packets: Packets, settings: RttS
         result.total.report = replace(result.report, reason="no packets")
     if grouping is not None:
         assert whole is not None
-        _add_groups(result, settings, _Grouped(grouping, entries, whole, both, total, questions))
+        from wirelag.measure.rtt_groups import Grouped, add_groups
+
+        grouped = Grouped(grouping, entries, whole, both, total, questions, settings.cores)
+        add_groups(result, settings, grouped, page=heard.timeline is not None)
     result.counts, result.coverage = counts_of(packets, total), coverage_of(packets, total)
     result.timeline, result.slowest = heard.timeline, listed(heard.slowest)
     return result
-
-
-class _Grouped(NamedTuple):
-    """What the entry of a group is made from."""
-
-    delays: GroupDelays
-    entries: _Entries
-    connections: Connections
-    both: bool
-    whole: Samples
-    questions: Questions
-
-    def entry(self, group: Group) -> Entry:
-        """The entry of a group, with its verdicts."""
-        samples = self.delays.samples(group)
-        samples.connections, samples.whole = self.connections, self.whole
-        entry = self.entries.of("group", group.key, samples, self.connections if self.both else None)
-        entry.words = group.words
-        if group.before:
-            details = {**entry.report.details, "earlier_in_other": group.before}
-            entry.report = replace(entry.report, details=details)
-        asked = _asked(entry, self.questions, self.connections, samples.tag)
-        entry.verdicts, entry.tag = self.questions.of_legs(asked, entry.delays), group.tag
-        return shape_only(entry)
-
-    def each(self, places: Places) -> Iterator[Entry]:
-        """The same for many groups, without shapes: figures of small ones are found at once."""
-        import numpy as np
-
-        from wirelag.synopses.group_delays import AT_ONCE
-        from wirelag.synopses.samples import LEGS as PLACES
-        from wirelag.synopses.samples import Figures
-
-        at_once = self.entries.leg in PLACES and not self.questions
-        for start in range(0, len(places), AT_ONCE):
-            some = places[start : start + AT_ONCE]
-            groups, legs = self.delays.some(some[some > 0])
-            figures = zip(*(Figures.of_many(one) for one in legs), strict=True)
-            held = np.stack([one.sums[:, 0] > 0 for one in legs], axis=1).tolist()
-            for group, told, known in zip(groups, figures, held, strict=True):
-                whole = at_once and not group.before and [one is not None for one in told] == known
-                entry = self.entries.small(group.key, told) if whole else self.entry(group)
-                entry.words = group.words
-                yield entry
-            if len(groups) < len(some):
-                yield self.entry(self.delays.group(0))
-
-
-def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> None:
-    """The groups of a result in order, and what did not fit."""
-    from wirelag.measure.group_entries import GroupEntries
-    from wirelag.measure.group_order import failing, order
-
-    delays, asked = grouped.delays, settings.groups
-    result.ranked = settings.ranked
-    result.sort, result.top = asked.sort or "p50", asked.shown
-    if not delays.complete:
-        tags, before = delays.tags_and_before()
-        grouped.connections.keep(tags)
-        held = sum(one.samples for one in delays.delays(0))
-        samples = sum(leg.delays.samples for leg in result.total.legs.values())
-        result.notes += other_note(f"about {delays.groups_in_other:,} (within 2%)", held, samples, asked.memory)
-        if late := int((before > 0).sum()):
-            result.notes.append(
-                f"{late:,} of the {len(delays):,} groups kept came, or came back, when memory was full: up to "
-                f"{delays.floor:,} earlier samples of each are in other (earlier_in_other in JSON)"
-            )
-    places, result.few = order(delays, result.ranked, result.sort, grouped.connections)
-    slas = {sla.text: 1.0 if sla.limit_ns is not None else 1e9 for sla in grouped.questions.slas}  # ns, or shares
-    for question, (some, values, counts) in failing(delays, grouped.questions.slas, grouped.connections).items():
-        names = [delays.group(int(place)).key for place in some[:MOST_NAMED]]
-        told, of = (values[:MOST_NAMED] / slas[question]).tolist(), counts[:MOST_NAMED].astype(int).tolist()
-        result.broken[question] = Broken(len(some), 0, len(places), list(zip(names, told, of, strict=True)))
-    result.broken = result.broken if len(places) > 1 else {}
-    result.total.verdicts = result.total.verdicts.beside(result.broken)
-    result.groups = GroupEntries(places, lambda place: grouped.entry(delays.group(place)), grouped.each)
 
 
 def _doubt_short(intervals: list[Entry], length_ns: int, whole: Entry, total: Samples) -> None:

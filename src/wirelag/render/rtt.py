@@ -119,8 +119,8 @@ def _own(times: GroupTimes) -> Callable[[Entry], Own | None]:
     from wirelag.render.html.charts import QUANTILES, Own
 
     def own(entry: Entry) -> Own | None:
-        if entry.tag is None or (found := times.of(entry.tag)) is None:
+        if entry.tag is None or (found := times.of(entry.tag, [float(q) for q in QUANTILES])) is None:
             return None
-        return Own(found.when, {q: found.quantiles_ns(float(q)) for q in QUANTILES}, found.whole)
+        return Own(found.when, dict(zip(QUANTILES, found.quantiles_ns, strict=True)), found.whole)
 
     return own

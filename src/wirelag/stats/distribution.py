@@ -10,6 +10,7 @@ over 2.4 hours share the last one (kernels/distribution.h).
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from wirelag.stats.certainty import Certainty
+    from wirelag.stats.certainty import Certainty, Told
 
     Ints = npt.NDArray[np.int64]
-    Words: TypeAlias = npt.NDArray[np.uint64] | memoryview[int]
+    Words: TypeAlias = npt.NDArray[np.uint64] | memoryview[int] | array[int]
 
 BITS: Final = 7
 BINS: Final = _kernels.BINS
@@ -36,9 +37,7 @@ _NOTHING: Final = _kernels.words(WORDS)  # of a distribution that is only read
 
 def wilson(share: float, n: float) -> tuple[float, float]:
     """The 95% interval of a share of n, valid also at 0 and 1 (Wilson's)."""
-    middle = (share + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
-    half = Z95 * math.sqrt(share * (1 - share) / n + (Z95 / (2 * n)) ** 2) / (1 + Z95**2 / n)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return _kernels.wilson(share, n)
 
 
 def place_of(q: float, n: int) -> int:
@@ -85,7 +84,7 @@ class Distribution:
     def __init__(self, memory: Words | None = None) -> None:
         memory = _kernels.words(WORDS) if memory is None else memory
         self._memory = memory
-        self._bins: Ints | None = None  # whose weights follow; None: every bin
+        self._bins: Ints | array[int] | None = None  # whose weights follow; None: every bin
         self._weights: Words = memory[:BINS]
         self._squares: Words = memory[BINS : 2 * BINS]  # squared weights, for the uncertainty
         self._sums: Words = memory[2 * BINS :]
@@ -94,11 +93,18 @@ class Distribution:
         self.certainty: Certainty | None = None  # from how delays vary; None: they are independent
 
     @classmethod
-    def of_bins(cls, bins: Ints, columns: npt.NDArray[np.uint64], sums: npt.NDArray[np.uint64]) -> Distribution:
+    def of_bins(
+        cls, bins: Ints | array[int], columns: Sequence[Words] | npt.NDArray[np.uint64], sums: Words
+    ) -> Distribution:
         """A distribution to read: only bins that hold delays, in order; their weights and squares; and the sums."""
         found = cls(_NOTHING)
         found._bins, found._weights, found._squares, found._sums = bins, columns[0], columns[1], sums
         return found
+
+    @classmethod
+    def nothing(cls) -> Distribution:
+        """A distribution to read that has no delays, in hardly any memory."""
+        return cls.of_bins(array("q"), (array("Q"), array("Q")), array("Q", [0] * (WORDS - 2 * BINS)))
 
     @property
     def memory(self) -> Words:
@@ -110,7 +116,7 @@ class Distribution:
         """The bins that are kept, in order: every one, or those that hold delays."""
         import numpy as np
 
-        return np.arange(BINS) if self._bins is None else self._bins
+        return np.arange(BINS) if self._bins is None else np.asarray(self._bins)
 
     @property
     def weights(self) -> npt.NDArray[np.uint64]:
@@ -138,7 +144,7 @@ class Distribution:
 
         held = np.flatnonzero(self.weights)
         columns = np.stack([self.weights[held], self.squares[held]])
-        bins = held if self._bins is None else self._bins[held]
+        bins = held if self._bins is None else self.bins[held]
         return Distribution.of_bins(bins, columns, np.array(self._sums))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -164,7 +170,7 @@ class Distribution:
             columns[1, places] += each._squares
         return Distribution.of_bins(bins, columns, np.array(_sums_of(one, two), np.uint64))
 
-    def add(self, delays_ns: Ints, weights: Ints | None = None) -> None:
+    def add(self, delays_ns: Ints | array[int], weights: Ints | array[int] | None = None) -> None:
         """Add delays, of weight 1 by default."""
         _kernels.distribute(self._memory, delays_ns, weights, None)
 
@@ -237,6 +243,10 @@ class Distribution:
             return None
         return float(min(max(found, int(self._sums[6])), int(self._sums[7])))
 
+    def quantiles_ns(self, shares: Sequence[float]) -> Sequence[float | None]:
+        """The same of each share: quicker, if nothing else is asked of these delays."""
+        return _kernels.quantiles(self._bins, self._weights, self._sums, shares)
+
     def share_above(self, limit_ns: int) -> float | None:
         """The share of delays above a limit (to the precision of a bin)."""
         return self._held().weight_from(_kernels.bin_above(limit_ns)) / self.weight if self.weight else None
@@ -245,13 +255,9 @@ class Distribution:
         """The 95% interval of that share."""
         return self.sure.share_above_ci(limit_ns)
 
-    def share_error(self, below: int) -> float:
-        """The standard error of the share of delays that lie in bins below this one."""
-        return self._held().share_error(below)
-
-    def follows_mean(self, below: int) -> float:
-        """How much of the share of delays in bins below this one follows the mean: their squared correlation."""
-        return self._held().follows_mean(below)
+    def certain(self, connections: Told | None, times: Told | None) -> _kernels.Sure:
+        """How sure figures are, by what is told of how delays vary (stats/certainty.py)."""
+        return _kernels.Sure(self._held(), self._sums, connections, times)
 
     def mean_error_ns(self) -> float | None:
         """The standard error of the mean if samples are independent; None with fewer than two."""
@@ -262,24 +268,15 @@ class Distribution:
         return math.sqrt(variance) / weight if weight else None
 
     @property
-    def skewness(self) -> float:
-        """The skewness of the delays; 0 without any, or if they are equal."""
-        return self._held().skewness if self.samples else 0.0
-
-    def bin_at(self, q: float) -> int:
-        """The bin in which a quantile lies."""
-        return self._held().bin_at(q)
-
-    def first_above(self, limit_ns: int) -> int:
-        """The first bin whose delays count as above a limit."""
-        return _kernels.bin_above(limit_ns)
-
-    @property
     def sure(self) -> Certainty:
         """The 95% intervals: of independent samples, if nothing else is known of how they vary."""
         from wirelag.stats.certainty import Certainty, Sources
 
         return self.certainty or Certainty(self, Sources)
+
+    def cumulated(self) -> tuple[Sequence[float], Sequence[float]]:
+        """The delays of bins in order, in seconds, and the share of delays up to each."""
+        return _kernels.cumulated(self._bins, self._weights, self._sums)
 
     def by_octave(self) -> Sequence[float]:
         """How many delays there are in each octave of ns, for a small picture."""

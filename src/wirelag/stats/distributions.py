@@ -30,21 +30,14 @@ class Distributions:
     edges: Column  # where the bins of each begin, and the end
     bins: Column
     weights: Column  # of each bin
-    squares: Column | None = None  # of each distribution, squared weights summed; None: unknown
 
     @classmethod
-    def of_cells(
-        cls, sums: Column, owner: Column, bins: Column, weights: Column, squares: Column | None = None
-    ) -> Distributions:
-        """The same from cells: owner (a row of `sums`), bin and weight of each, in order of both; equal ones add up.
-
-        `squares` are the squared weights of each.
-        """
-        whole = None if squares is None else np.bincount(owner, squares, minlength=len(sums))
+    def of_cells(cls, sums: Column, owner: Column, bins: Column, weights: Column) -> Distributions:
+        """The same from cells: owner (a row of `sums`), bin and weight of each, in order of both; equal ones add up."""
         if len(bins):
             first = np.flatnonzero(np.append(True, (np.diff(owner) != 0) | (np.diff(bins) != 0)))
             owner, bins, weights = owner[first], bins[first], np.add.reduceat(weights, first)
-        return cls(sums, np.searchsorted(owner, np.arange(len(sums) + 1)), bins, weights, whole)
+        return cls(sums, np.searchsorted(owner, np.arange(len(sums) + 1)), bins, weights)
 
     @classmethod
     def of_delays(cls, owner: Column, delays_ns: Column, count: int) -> Distributions:
@@ -83,12 +76,6 @@ class Distributions:
     def samples(self) -> Floats:
         """How many delays each has."""
         return self._known(self.sums[:, 0])
-
-    @property
-    def effective_samples(self) -> Floats:
-        """The effective sample size of each (Kish), where squares are known."""
-        weight, squares = self.sums[:, 1].astype(np.float64), 0.0 if self.squares is None else self.squares
-        return self._known(weight**2 / np.maximum(squares, 1.0))
 
     @property
     def min_ns(self) -> Floats:

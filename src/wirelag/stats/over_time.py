@@ -6,8 +6,8 @@ queues with 55% to 95% load, and pooled over paths that change, heavy tails and 
 of fewer than 100 delays of a busy queue few have an interval, and of these more miss. Where a recording is too short
 there is none: fewer than 64 delays, or a level that is likelier than one in three to change so slowly that there are
 fewer than two independent stretches, or to be that of a queue which hardly returned to its floor. What a recording does
-not show cannot be told: one that is shorter than its level lasts may look steady. Memory: none. The laws of errors and
-of calm are computed by kernels/over_time.hpp, which has their constants.
+not show cannot be told: one that is shorter than its level lasts may look steady. Memory: none. All laws but that
+of parts are computed by kernels/over_time.hpp and certainty.hpp, which have their constants.
 
 Law of doubt: rather wide than silent. Whether a recording seems sure is chance, too: a condition that asks for little
 error lets those through that missed the rare long waits, and of these few hold. So conditions are few and lax, and
@@ -64,15 +64,9 @@ FEWEST_DELAYS: Final = 64  # that give an interval
 STRETCHES: Final = 2.0  # independent stretches that give an interval
 OF_A_ROW: Final = 4.0  # the same, for a part of a whole
 RETURNS: Final = 1.5  # of a queue to its floor that give an interval
-UPWARDS: Final = 2.5  # how much longer an interval is upwards, for each time that it is as wide as the value
 SKEWED: Final = _kernels.SKEWED  # skewness of delays like waits: those of a queue have 2, a short recording shows less
-AT_THE_FLOOR: Final = (0.3, 1.0)  # how far a median at the floor rises and falls, by how far the mean of waits does
 WIDEST_MEAN: Final = 10.0  # times the mean, where an interval that ends beyond all delays may end
 SHORTEST: Final = 10  # bits of the length of a slot of time: 1 us
-_WIDEST: Final = 1.25  # exponent: a mean is higher by at most 2.5 times the part above the floor, however wide
-_SELDOM: Final = 0.9  # of the error: by how much less a mean lies too high, the wider it is
-_FOLLOWS: Final = 0.95  # quantiles up to here are shorter where the mean is
-_HALL: Final = (1 + 2 * Z95**2) / 6  # errors by which an interval is moved, for each unit of skewness
 
 Bounds = tuple[float, float]
 Error = tuple[float, float]  # a standard error, and its degrees of freedom
@@ -126,12 +120,17 @@ def over_time(sums: Floats, counts: Floats, samples: int) -> OverTime | None:
     return OverTime.told(_kernels.over_time(sums, counts, samples))
 
 
+TOO_FEW: Final = f"fewer than {FEWEST_DELAYS} delays do not show how they vary over time"
+TOO_SLOW: Final = "delays change too slowly for so short a time: there may be fewer than two independent stretches"
+TOO_WIDE: Final = "delays vary so much, for so long, that their mean may lie beyond the longest one seen"
+
+
 def tells(over: OverTime | None, samples: int) -> str | None:
     """Why there is no interval; None: there is one."""
     if samples < FEWEST_DELAYS:
-        return f"fewer than {FEWEST_DELAYS} delays do not show how they vary over time"
+        return TOO_FEW
     if over is None or over.stretches < STRETCHES or over.returns < RETURNS:
-        return "delays change too slowly for so short a time: there may be fewer than two independent stretches"
+        return TOO_SLOW
     return None
 
 
@@ -139,7 +138,7 @@ def too_wide(mean_ns: float, high_ns: float, longest_ns: float) -> str | None:
     """Why an interval of a mean is not worth its name: it ends beyond all delays, and beyond ten times the mean."""
     if high_ns <= max(longest_ns, WIDEST_MEAN * mean_ns):
         return None
-    return "delays vary so much, for so long, that their mean may lie beyond the longest one seen"
+    return TOO_WIDE
 
 
 NOTHING_LEFT: Final = "delays of the whole change so much that a mean over so short a part could be anything"
@@ -177,45 +176,17 @@ def within_whole(
 
 def half95(freedom: float) -> float:
     """Half-width of a 95% interval in standard errors (Student, by the inverse of Wallace's approximation)."""
-    if math.isinf(freedom):
-        return Z95
-    deviate = Z95 * (8 * freedom + 3) / (8 * freedom + 1)
-    return math.sqrt(freedom * math.expm1(deviate * deviate / freedom))
+    return _kernels.half95(freedom)
 
 
 def welch(errors: Iterable[Error]) -> Error:
     """The error of a sum of values with these errors (B. Welch 1947, F. Satterthwaite 1946)."""
-    known = list(errors)
-    squares, fourths = sum(error**2 for error, _ in known), sum(error**4 / freedom for error, freedom in known)
-    return math.sqrt(squares), squares**2 / fourths if fourths else math.inf
+    return _kernels.welch([*errors])
 
 
 def bounds(value: float, error: Error, above: float | None = None, chance: Chance = A_QUEUE) -> Bounds:
     """The 95% interval of a value, of which `above` lies above a floor (None: unknown); `chance` is in its error."""
-    half = half95(error[1]) * error[0]
-    if above is None or above <= 0:
-        return value - half, value + half
-    by_chance = min(1.0, chance.error / error[0]) if error[0] > 0 else 1.0
-    alike, up = _longer(half, above, by_chance, chance.skewness)
-    up = max(up, chance.higher / above)
-    shift = error[0] * by_chance**3 * chance.skewness / math.sqrt(chance.samples) * _HALL
-    low, high = (
-        alike * above * end + (1 - alike) * straight + shift
-        for end, straight in ((-_shorter(half / above), -half), (up, half))
-    )
-    return value + low, value + high
-
-
-def _shorter(ratio: float) -> float:
-    """By which share waits may be shorter on average, if the half-width of the mean is this share of them."""
-    return 1 - 1 / (1 + ratio / math.sqrt(1 + _SELDOM * ratio))
-
-
-def _longer(half: float, above: float, by_chance: float, skewness: float) -> tuple[float, float]:
-    """The part of a mean's interval that is like that of a queue, and how much longer waits may be on average there."""
-    ratio = half / above
-    up = math.expm1(min(ratio * (1 + UPWARDS * ratio), _WIDEST))
-    return (1 - by_chance**2) * min(max(skewness / SKEWED, 0.0), 1.0), up
+    return _kernels.bounds(value, error, above or 0.0, chance)
 
 
 def with_the_mean(
@@ -225,18 +196,4 @@ def with_the_mean(
 
     `ends` are those that shares of delays tell. The median may be at the floor.
     """
-    low, high = ends
-    if error is None or error[0] <= 0 or above <= 0 or q < 0.5:
-        return ends
-    half = half95(error[1]) * error[0]
-    alike, up = _longer(half, above, min(1.0, chance.error / error[0]), chance.skewness)
-    longer, shorter = (max(middle - floor, least * above) for least in AT_THE_FLOOR)
-    high = max(high, middle + alike * max(up, chance.higher / above) * longer)
-    if q <= _FOLLOWS:
-        low += alike * max(0.0, middle - _shorter(half / above) * shorter - low)
-    return low, min(high, below_mean(q, floor, bounds(floor + above, error, above, chance)[1]))
-
-
-def below_mean(q: float, floor: float, highest: float) -> float:
-    """How far up a quantile may lie if the mean lies no higher than this: not more can be that long (A. Markov)."""
-    return floor + (highest - floor) / (1 - q)
+    return _kernels.with_the_mean(q, ends, middle, floor, error, above, chance)

@@ -77,7 +77,7 @@ class Spread:
 
     def _sources(self, delays: Distribution) -> Sources:
         levels = self.connections.mean_error_ns(delays.mean_error_ns() or 0.0)
-        return Sources(Effect(levels, delays), Effect.of_time(self.over_time(delays.samples), delays))
+        return Sources(Effect(levels), Effect.of_time(self.over_time(delays.samples)))
 
 
 def spread_of(flow_key: Ints, times_ns: Ints, delays_ns: Ints) -> Spread:
@@ -93,6 +93,6 @@ def spread_of(flow_key: Ints, times_ns: Ints, delays_ns: Ints) -> Spread:
 def made_sure(delays: Distribution, flow_key: Ints, times_ns: Ints, delays_ns: Ints) -> Distribution:
     """These delays of one leg, with intervals from how they vary; few delays have no interval."""
     if delays.samples < FEWEST_DELAYS:
-        delays.certainty = Certainty(delays, lambda: Sources(None, Effect(None, delays)))
+        delays.certainty = Certainty(delays, lambda: Sources(None, Effect(None)))
         return delays
     return spread_of(flow_key, times_ns, delays_ns).sure(delays)

@@ -69,10 +69,4 @@ class TimeSlots:
 
     def alike(self) -> Alike:
         """How delays are alike."""
-        import numpy as np
-
-        from wirelag.stats.in_order import alike_over
-
-        counts, sums = np.asarray(self.counts), np.asarray(self.sums)
-        held = np.flatnonzero(counts)
-        return alike_over(held, sums[held], counts[held]).with_slots(1 << self.place[0])
+        return Alike(*_kernels.alike_slots(self.sums, self.counts)).with_slots(1 << self.place[0])

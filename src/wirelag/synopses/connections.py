@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from wirelag import _kernels
 from wirelag.packets.grouping import OTHER
-from wirelag.stats.certainty import Certainty, Effect, Sources
+from wirelag.stats.certainty import LEFT_OUT, Certainty, Effect, Sources
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.over_time import FEWEST_DELAYS, over_time
 from wirelag.stats.random_groups import CROWDS, between
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     Rows: TypeAlias = npt.NDArray[Any]
 
 MOST: Final = 1 << 18
-LEFT_OUT: Final = "there are too many connections: how the delays of these vary was not kept"
 _KEYS: Final = 3  # flow key, tag of its group, number of the stretch of time; then sum and weight of each leg
 
 
@@ -38,20 +37,20 @@ class Connections:
     """Sums of delays by connection, group and leg, as a sink of samples."""
 
     def __init__(self, most: int = MOST) -> None:
-        self._most, self._kernel = most, _kernels.ConnectionSums(most)
+        self._most, self.kernel = most, _kernels.ConnectionSums(most)
         self._grouped: tuple[Rows, Rows, Rows] | None = None  # rows by tag
 
     def __getstate__(self) -> tuple[Any, ...]:
         import numpy as np
 
-        kernel, rows = self._kernel, np.empty(len(self._kernel) * _kernels.CONNECTION_ROW_WORDS, np.uint64)
+        kernel, rows = self.kernel, np.empty(len(self.kernel) * _kernels.CONNECTION_ROW_WORDS, np.uint64)
         kernel.rows(rows)
         return self._most, rows, kernel.bits, kernel.level, kernel.first, kernel.last
 
     def __setstate__(self, saved: tuple[Any, ...]) -> None:
         most, *rows = saved
         self.__init__(most)  # type: ignore[misc]
-        self._kernel.merge_rows(*rows)
+        self.kernel.merge_rows(*rows)
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Add the samples of a packet batch."""
@@ -70,11 +69,11 @@ class Connections:
     def taking(self) -> _kernels.ConnectionSums:
         """The kernel, which is about to take more."""
         self._grouped = None
-        return self._kernel
+        return self.kernel
 
     def merge(self, other: Connections) -> None:
         """Add the connections of another."""
-        self.taking().merge(other._kernel)
+        self.taking().merge(other.kernel)
 
     def keep(self, tags: Rows) -> None:
         """Count connections of all groups but these to "other"."""
@@ -86,8 +85,8 @@ class Connections:
         """Flow key, tag, stretch, then sum and weight of each leg, in this order."""
         import numpy as np
 
-        rows = np.empty((len(self._kernel), _kernels.CONNECTION_ROW_WORDS), np.uint64)
-        self._kernel.rows(rows.reshape(-1))
+        rows = np.empty((len(self.kernel), _kernels.CONNECTION_ROW_WORDS), np.uint64)
+        self.kernel.rows(rows.reshape(-1))
         return rows
 
     def distribution(self, tag: int | None = None) -> Distribution:
@@ -104,9 +103,9 @@ class Connections:
         import numpy as np
 
         if len(delays_ns) < FEWEST_DELAYS:
-            return Sources(None, Effect.of_time(None, found))
+            return Sources(None, Effect.of_time(None))
         over = over_time(*_summed(stretches, delays_ns, np.ones(len(delays_ns))), len(delays_ns))
-        return Sources(None, Effect.of_time(over, found))
+        return Sources(None, Effect.of_time(over))
 
     def distributions(self) -> tuple[Rows, Distributions]:
         """The tags of groups, in order, and the round trips of the connections of each."""
@@ -132,8 +131,8 @@ class Connections:
         import numpy as np
 
         if self._grouped is None:
-            rows = np.empty((len(self._kernel), _kernels.CONNECTION_ROW_WORDS), np.uint64)
-            self._kernel.rows_by_tag(rows.reshape(-1))
+            rows = np.empty((len(self.kernel), _kernels.CONNECTION_ROW_WORDS), np.uint64)
+            self.kernel.rows_by_tag(rows.reshape(-1))
             self._grouped = rows, *_runs(rows[:, 1])
         return self._grouped
 
@@ -142,21 +141,21 @@ class Connections:
         import numpy as np
 
         if delays.samples < FEWEST_DELAYS:  # then there is no interval, and of a million groups most are small
-            return Sources(None, Effect.of_time(None, delays))
+            return Sources(None, Effect.of_time(None))
         wanted = 3 if leg is None else 1 << leg
         connections, stretches = (np.zeros(CROWDS), np.zeros(CROWDS)), (np.zeros(SLOTS), np.zeros(SLOTS))
-        self._kernel.by_crowd_and_time(self._of(tag).reshape(-1), wanted, *connections, *stretches)
+        self.kernel.by_crowd_and_time(self._of(tag).reshape(-1), wanted, *connections, *stretches)
         crowds = connections[1] > 0
         size = float(connections[1].sum())
         if not size:
-            return Sources(None, Effect(None, delays, unknown=LEFT_OUT))
+            return Sources(None, Effect(None, unknown=LEFT_OUT))
         # Not all connections are here if they are sampled, and more delays than the group's if it was kept late.
         scale = math.sqrt(size / float(delays.weight)) if delays.weight else 0.0
         alone = (delays.mean_error_ns() or 0.0) / max(scale, 1e-9)
         levels = between(connections[0][crowds], connections[1][crowds], alone)
         over = over_time(*stretches, delays.samples)
         of_connections = None if levels is None else (levels[0] * scale, levels[1])
-        return Sources(Effect(of_connections, delays), Effect.of_time(over, delays, scale))
+        return Sources(Effect(of_connections), Effect.of_time(over, scale))
 
 
 def _in_order(rows: Rows, column: int) -> Rows:

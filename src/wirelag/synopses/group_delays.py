@@ -20,6 +20,7 @@ delays; a twelfth of the memory finds them (kernels/groups.h).
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from wirelag import _kernels
 from wirelag.packets.grouping import OTHER, OTHER_KEY, By, Grouping
 from wirelag.stats.distribution import BINS, WORDS, Distribution
-from wirelag.synopses.samples import LEGS, Samples
+from wirelag.synopses.samples import LEGS, SHARES, Figures, Samples
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.grouping import Ints
     from wirelag.stats.distributions import Distributions
+    from wirelag.synopses.connections import Connections
 
     Legs: TypeAlias = tuple[Distributions, Distributions]
 
@@ -175,9 +177,7 @@ class GroupDelays(Grouping):
         """The group at a place."""
         if not place:
             return Group(0, OTHER, OTHER_KEY)
-        record = self._records(place)[0]
-        words = record[:_KEY].tolist()
-        return Group(place, int(record[_TAG]), self.name(words), int(record[_BEFORE]), words)
+        return next(self.some([place]))
 
     def _records(self, places: int | npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
         """A row for each of these groups."""
@@ -227,22 +227,36 @@ class GroupDelays(Grouping):
 
         from wirelag.stats.distributions import Distributions
 
-        where, weights, squares = self._cells(places, records)
+        where, weights, _ = self._cells(places, records)
         owner = np.repeat(np.arange(len(places)), (records[:, _CELLS] >> np.uint64(32)).astype(np.int64))
         legs = []
         for leg in range(len(LEGS)):
             mine = where // BINS == leg
             sums = records[:, _SAMPLES + leg * _SUMS :][:, :_SUMS]
             bins = where[mine].astype(np.int64) - leg * BINS
-            legs.append(Distributions.of_cells(sums, owner[mine], bins, weights[mine], squares[mine]))
+            legs.append(Distributions.of_cells(sums, owner[mine], bins, weights[mine]))
         return legs[0], legs[1]
 
-    def some(self, places: npt.NDArray[np.uint32]) -> tuple[list[Group], Legs]:
-        """The groups at these places, of which none is "other", and their delays by leg."""
-        records = self._records(places)
-        found = zip(places.tolist(), records[:, : _BEFORE + 1].tolist(), strict=True)
-        groups = [Group(place, words[_TAG], self.name(words), words[_BEFORE], words) for place, words in found]
-        return groups, self._legs(places, records)
+    def some(self, places: Sequence[int]) -> Iterator[Group]:
+        """The groups at these places."""
+        known, each = array("I", [place for place in places if place]), _kernels.GROUP_RECORD_WORDS
+        records = _kernels.words(len(known) * each)
+        self.kernel.records(known, records)
+        starts = iter(range(0, len(records), each))
+        for place in places:
+            if place:
+                words = records[(start := next(starts)) : start + _BEFORE + 1].tolist()
+                yield Group(place, words[_TAG], self.name(words), words[_BEFORE], words[:_KEY])
+            else:
+                yield Group(0, OTHER, OTHER_KEY)
+
+    def figures(self, places: Sequence[int], connections: Connections, threads: int) -> list[dict[str, Figures]]:
+        """The figures of each leg of these groups, by how their delays vary between connections and over time."""
+        wanted = array("I", places)
+        found = _kernels.group_figures(self.kernel, connections.kernel, wanted, SHARES, threads)
+        return [
+            {name: Figures.told(one) for name, one in zip(LEGS, legs, strict=True) if one is not None} for legs in found
+        ]
 
     def tags_and_before(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """The tag of each group, and how many samples it may have had before."""

@@ -6,14 +6,15 @@ and lossless. Delays by group are in group_delays.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from wirelag import _kernels
 from wirelag.report import QUANTILES, Quantity, Report
-from wirelag.stats.certainty import Certainty, Sources
+from wirelag.stats.certainty import WHY, Certainty, Sources
 from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
-from wirelag.stats.over_time import FEWEST_DELAYS, Alike, tells
+from wirelag.stats.over_time import Alike
 from wirelag.stats.spread import Spread
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from wirelag.packets.batch import PacketBatch
     from wirelag.stats.distribution import Words
-    from wirelag.stats.distributions import Distributions
     from wirelag.synopses.connections import Connections
 
     Ints = npt.NDArray[Any]
@@ -30,6 +30,9 @@ LEGS: Final = ("server", "client")
 MIXED: Final = "mixed"  # delays of both legs as one
 ALL: Final = 0  # tag of samples without a group
 NOT_KEPT: Final = "how the delays of a group vary is not kept here"
+SHARES: Final = [float(q) for q in QUANTILES]
+_MOMENTS: Final = ("mean", "std", "min", "max")
+_BOUNDED: Final = ("mean", *QUANTILES)  # figures with an interval
 _NO_SPREAD: Final = Spread()  # of a group, which has connections
 
 
@@ -140,11 +143,16 @@ class Samples:
         whole = by_leg[leg] if leg in by_leg else self.distribution(LEGS.index(leg) if leg in LEGS else None)
         return self.report_of(whole, by_leg, estimator, quantity, leg)
 
+    def figures(self) -> dict[str, Figures]:
+        """Those of each leg that has delays, of samples without a group."""
+        found = self.tally().figures(SHARES)
+        return {name: Figures.told(one) for name, one in zip(LEGS, found, strict=True) if one is not None}
+
     def report_of(
         self, whole: Distribution, by_leg: dict[str, Distribution], estimator: str, quantity: Quantity, leg: str
     ) -> Report:
         """The report of these delays; the figures of each leg are beside them."""
-        of_legs = {name: Figures.of(one) for name, one in by_leg.items()}
+        of_legs = self.figures() if self.tag is None else {name: Figures.of(one) for name, one in by_leg.items()}
         # The packets of a group are not counted.
         packets, counts = (self.packets, dict(sorted(self.counts.items()))) if self.tag is None else (None, None)
         return report_of_legs(of_legs, of_legs.get(leg) or Figures.of(whole), leg, estimator, quantity, packets, counts)
@@ -190,36 +198,29 @@ def _why_nothing(leg: str, any_leg: bool) -> str:
 class Figures:
     """The figures of a distribution, as a report has them."""
 
-    __slots__ = ("effective", "facts", "weight", "why_none")
+    __slots__ = ("effective", "facts", "shape", "weight", "why_none")
 
-    def __init__(self, facts: dict[str, Any], why_none: str | None, weight: int, effective: float) -> None:
+    def __init__(
+        self, facts: dict[str, Any], why_none: str | None, weight: int, effective: float, shape: Sequence[float]
+    ) -> None:
         self.facts, self.weight, self.effective = facts, weight, effective
+        self.shape = shape  # how many delays lie in each octave
         self.why_none = why_none  # why they have no interval
 
     @classmethod
     def of(cls, delays: Distribution) -> Figures:
         """Those of a distribution."""
         why = delays.sure.why_none if delays.samples else None
-        return cls(facts(delays), why, delays.weight, delays.effective_samples)
+        return cls(facts(delays), why, delays.weight, delays.effective_samples, delays.by_octave())
 
     @classmethod
-    def of_many(cls, many: Distributions) -> list[Figures | None]:
-        """Those of many, which are too small for intervals; None: not small, or without delays."""
-        import numpy as np
-
-        columns = [getattr(many, f"{name}_ns") for name in ("mean", "std", "min", "max")]
-        columns += [many.quantile_ns(float(q)) for q in QUANTILES]
-        rows = (np.stack(columns, axis=1) / 1e9).tolist()
-        counts = many.sums[:, :2].tolist()
-        found: list[Figures | None] = []
-        for row, (samples, weight), effective in zip(rows, counts, many.effective_samples.tolist(), strict=True):
-            if not 0 < samples < FEWEST_DELAYS:
-                found.append(None)
-                continue
-            said = {"samples": samples, **dict(zip(("mean", "std", "min", "max"), row[:4], strict=True))}
-            said |= {"quantiles": dict(zip(QUANTILES, row[4:], strict=True)), "ci95": {}}
-            found.append(cls(said, tells(None, samples), weight, effective))
-        return found
+    def told(cls, found: _kernels.Figures) -> Figures:
+        """What a kernel found."""
+        samples, weight, effective, moments, quantiles, ends, why, shape = found
+        said: dict[str, Any] = {"samples": samples, **dict(zip(_MOMENTS, moments, strict=True))}
+        said["quantiles"] = dict(zip(QUANTILES, quantiles, strict=True))
+        said["ci95"] = {name: both for name, both in zip(_BOUNDED, ends, strict=True) if both is not None}
+        return cls(said, WHY[why], weight, effective, array("d", shape))
 
 
 def facts(delays: Distribution) -> dict[str, Any]:

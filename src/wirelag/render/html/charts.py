@@ -19,20 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from wirelag import _kernels
 from wirelag.packets.interval import Interval
 from wirelag.report import Report
-from wirelag.stats.bins import MIDDLES_NS
-from wirelag.stats.distribution import BINS, Distribution
-from wirelag.synopses.delay_sample import DelaySample
-from wirelag.units import format_duration, format_interval
+from wirelag.stats.distribution import Distribution
+from wirelag.units import format_duration, format_interval, utc
 
 if TYPE_CHECKING:
     from wirelag.measure.result import Entry
@@ -40,11 +34,8 @@ if TYPE_CHECKING:
 QUANTILES: Final = ("0.5", "0.9", "0.99")
 MOST_ROWS: Final = 60  # rows of the heat map
 MOST_LETTERS: Final = 64  # letters of a name beside a chart
-SHORTEST: Final = 1e-9  # a logarithmic axis shows 0 here
-DATED_S: Final = 30.0  # a longer axis shows the time of day
 
 Figure = dict[str, Any]
-Floats = npt.NDArray[np.float64]
 Bounds = tuple[float, float]
 Parts = Sequence[tuple[Interval, Distribution]]
 Intervals = Sequence[Mapping[str, tuple[float, float]]]
@@ -59,9 +50,8 @@ def duration(seconds: float | None, low_high: Bounds | None = None) -> str:
 def clock(time_ns: int, resolution_ns: int) -> str:
     """A time in UTC, with enough digits to distinguish slots."""
     digits = 0 if resolution_ns % 10**9 == 0 else 3 if resolution_ns % 10**6 == 0 else 6
-    try:
-        text = datetime.fromtimestamp(time_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
+    text = utc(time_ns // 10**9)
+    if text is None:
         return f"{time_ns / 1e9:.{digits}f} s"
     return f"{text}.{time_ns % 10**9 // 10 ** (9 - digits):0{digits}d}" if digits else text
 
@@ -89,19 +79,14 @@ def cdf(entries: Sequence[Entry], what: str) -> Figure:
     """The share of delays up to each delay."""
     series: list[Figure] = []
     for i, entry in enumerate(entries):
-        held = np.flatnonzero(entry.delays.weights)
-        shares = np.cumsum(entry.delays.weights[held].astype(float)) / entry.delays.weight
-        seconds = (
-            np.clip(MIDDLES_NS[entry.delays.bins[held]], max(entry.delays.min_ns or 1, 1), entry.delays.max_ns) / 1e9
-        )
-        start = [float(seconds[0])] if len(seconds) else []
+        seconds, shares = entry.delays.cumulated()
         series.append(
             {
                 "draw": "line",
                 "step": True,
                 "name": plain(entry.key),
-                "x": all_rounded(start + seconds.tolist()),
-                "y": all_rounded([0.0, *shares.tolist()]),
+                "x": all_rounded([*seconds[:1], *seconds]),
+                "y": all_rounded([0.0, *shares]),
                 "colour": _COLOURS[i % 3],
                 "dash": _DASHES[i % 3],
                 "width": 2.5 if i == 0 else 2,
@@ -122,7 +107,8 @@ class Own(NamedTuple):
 
 def quantiles_of(timeline: Parts) -> dict[str, list[float | None]]:
     """The quantiles that charts show, of each part of the time."""
-    return {q: [delays.quantile_ns(float(q)) for _, delays in timeline] for q in QUANTILES}
+    each = [delays.quantiles_ns([float(q) for q in QUANTILES]) for _, delays in timeline]
+    return {q: list(values) for q, values in zip(QUANTILES, zip(*each, strict=True), strict=True)}
 
 
 def over_time(
@@ -171,26 +157,16 @@ def rows_axis(names: Iterable[str]) -> Figure:
 def heat(timeline: Parts, what: str) -> Figure:
     """How many delays of which length, in each part of the time."""
     places, axis = _time_axis([when for when, _ in timeline])
-    octaves = np.log2(np.maximum(MIDDLES_NS, 1.0))
-    used = np.flatnonzero(sum(delays.weights for _, delays in timeline))
-    first, last = float(octaves[used[0]]), float(octaves[used[-1]])
-    fits = (n for n in (16, 8, 4, 2, 1) if math.floor(last * n) - math.floor(first * n) < MOST_ROWS)
-    per_octave = next(fits, 1)
-    rows = np.floor(octaves * per_octave).astype(int) - math.floor(first * per_octave)
-    count = int(rows[used[-1]]) + 1
-    rows = np.clip(rows, 0, count - 1)
-    assert len(rows) == BINS
-    counts = np.column_stack([np.bincount(rows, delays.weights.astype(float), count) for _, delays in timeline])
-    edges = [2.0 ** ((math.floor(first * per_octave) + i) / per_octave) / 1e9 for i in range(count + 1)]
+    per_octave, lowest, counts = _kernels.heat([delays.by_bin for _, delays in timeline], MOST_ROWS)
+    edges = [2.0 ** ((lowest + i) / per_octave) / 1e9 for i in range(len(counts) + 1)]
     cells = heat_map(places, edges, counts, what)
     return {"x": axis, "panels": [{"y": delay_axis(edges[0], edges[-1]), "series": [cells]}]}
 
 
-def heat_map(x: Sequence[float], y: Sequence[float], counts: npt.NDArray[Any], what: str) -> Figure:
-    """The cells between these edges, darker with more; the colours are logarithmic."""
-    table = np.round(counts).astype(np.int64).tolist()
+def heat_map(x: Sequence[float], y: Sequence[float], counts: list[list[int]], what: str) -> Figure:
+    """The cells between these edges, row by row, darker with more; the colours are logarithmic."""
     return {
-        "draw": "heat", "x": list(x), "y": all_rounded(y), "z": table, "log": True, "most": max(map(max, table)),
+        "draw": "heat", "x": list(x), "y": all_rounded(y), "z": counts, "log": True, "most": max(map(max, counts)),
         "unit": what,
     }  # fmt: skip
 
@@ -260,103 +236,10 @@ def all_rounded(values: Iterable[float]) -> list[float]:
     return [rounded(x) for x in values]
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """The scale of a delay axis: linear up to `linear_s`, logarithmic if None."""
-
-    linear_s: float | None
-
-    @classmethod
-    def of(cls, tail: DelaySample, reports: Iterable[Report]) -> Scale:
-        """The scale that shows all these delays."""
-        said = [x for r in reports for x in (r.mean, r.min, *r.quantiles.values()) if x is not None]
-        if min([*said, float(tail.delays_ns.min(initial=0)) / 1e9], default=0.0) >= 0:
-            return cls(None)
-        sizes = np.abs(tail.delays_ns / 1e9) if len(tail) else np.abs(np.array(said))
-        return cls(max(float(np.median(sizes)), SHORTEST))
-
-    def shown(self, seconds: Any) -> Floats:
-        """These delays as they are drawn: a logarithmic axis has no 0."""
-        values = np.asarray(seconds, np.float64)
-        return np.maximum(values, SHORTEST) if self.linear_s is None else values
-
-    def reach(self, seconds: Any) -> tuple[float, float]:
-        """Ends of an axis that shows all of these."""
-        values = self.shown(seconds)
-        if self.linear_s is None:
-            return reach(values.tolist())
-        low, high = np.arcsinh(np.array([values.min(), values.max()]) / self.linear_s) if len(values) else (-1.0, 1.0)
-        room = max(0.04 * (high - low), 1e-9 * max(abs(low), abs(high)), 1e-9)
-        return math.sinh(low - room) * self.linear_s, math.sinh(high + room) * self.linear_s
-
-    def edges(self, low: float, high: float, count: int) -> Floats:
-        """About this many bins of equal width on the axis, with an edge at 0."""
-        if self.linear_s is None:
-            return np.geomspace(max(low, SHORTEST), max(high, SHORTEST), count + 1)
-        first, last = math.asinh(low / self.linear_s), math.asinh(high / self.linear_s)
-        step = (last - first) / (count - 1)
-        places = step * np.arange(math.floor(first / step), math.ceil(last / step) + 1, dtype=np.float64)
-        return np.asarray(np.sinh(places) * self.linear_s, np.float64)
-
-    def axis(self, low: float, high: float, title: str = "delay") -> Figure:
-        """The axis between two delays."""
-        if self.linear_s is None:
-            return delay_axis(low, high, title)
-        return {"kind": "delay", "scale": "signed", "linear": self.linear_s, "range": [low, high], "title": title}
-
-    @property
-    def zero(self) -> list[Figure]:
-        """A line across the chart at 0, if the axis has a 0."""
-        return [] if self.linear_s is None else [{"y": 0, "colour": "bad"}]
-
-
 def linear_axis(low: float, high: float, title: str) -> Figure:
     """A linear axis of delays."""
     room = max(0.05 * (high - low), 1e-9)
     return {"kind": "delay", "range": [low - room if low else 0.0, high + room], "title": title}
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """The scale of a time axis: the time of day in ms, or seconds since the start if short."""
-
-    start_s: float
-    end_s: float
-
-    @property
-    def dated(self) -> bool:
-        """Whether the axis shows the time of day."""
-        return self.end_s - self.start_s >= DATED_S and abs(self.start_s) < 2.0**37
-
-    def places(self, seconds: Any) -> list[float]:
-        """These times in axis coordinates."""
-        values = np.asarray(seconds, np.float64)
-        if self.dated:
-            return [*map(int, np.round(values * 1e3).tolist())]
-        return [*map(rounded, np.round(values - self.start_s, 7).tolist())]
-
-    def axis(self) -> Figure:
-        """The axis."""
-        ends = self.places([self.start_s, self.end_s])
-        if self.dated:
-            return {"kind": "time", "range": ends, "title": "time (UTC)"}
-        start_ns = round(self.start_s * 1e9)
-        title = f"seconds since {clock(start_ns, 10**6)} UTC"
-        return {"kind": "seconds", "range": ends, "title": title, "since_ns": str(start_ns)}
-
-
-def cloud(x: list[float], y: Floats, name: str, colour: str) -> Figure:
-    """Points."""
-    named = {"name": name} if name else {}
-    return {
-        "draw": "points",
-        **named,
-        "x": x,
-        "y": all_rounded(y.tolist()),
-        "colour": colour,
-        "size": 2,
-        "opacity": 0.55,
-    }
 
 
 def plain(text: str) -> str:

@@ -12,17 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.render.html.charts import (
-    Figure,
-    Floats,
-    Scale,
-    Times,
-    between,
-    cloud,
-    line,
-    plain,
-)
+from wirelag.render.html.charts import Figure, between, line, plain
 from wirelag.render.html.oneway_charts import MOST_PARTS, SpanEntry
+from wirelag.render.html.scales import Floats, Scale, Times, cloud
 from wirelag.report import Report
 from wirelag.synopses.flows import Flows
 from wirelag.units import format_size

@@ -9,11 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.render.html.charts import Figure, Floats, Scale, spoken
+from wirelag.render.html.charts import Figure, spoken
 from wirelag.render.html.flow_charts import NAMED, SLOWEST, Points, by_size, drawn, over_time
 from wirelag.render.html.frame import Frame, bounds, chart, coverage, delay, document, folded, listed, mean, table
 from wirelag.render.html.oneway_charts import SpanEntry, means
 from wirelag.render.html.page import MOST_BARS, MOST_GROUPS
+from wirelag.render.html.scales import Floats, Scale
 from wirelag.report import Report
 from wirelag.stats.ranking import FEWEST
 from wirelag.synopses.delay_sample import DelaySample

@@ -7,15 +7,15 @@ bytes.
 
 from __future__ import annotations
 
-import base64
+import binascii
 import hashlib
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from wirelag import __version__
@@ -91,11 +91,12 @@ def _again(command_line: str) -> str:
 
 def asset(name: str) -> str:
     """A script or a style sheet of pages; the collector's page uses those of charts, too."""
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
+        return file.read()
 
 
 def _sha256(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return binascii.b2a_base64(hashlib.sha256(script.encode()).digest(), newline=False).decode()
 
 
 def table_page(result: Result) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.render.html.charts import Figure, Scale, clock, duration, spoken
+from wirelag.render.html.charts import Figure, clock, duration, spoken
 from wirelag.render.html.frame import (
     Frame,
     bounds,
@@ -41,6 +41,7 @@ from wirelag.render.html.oneway_charts import (
     share,
 )
 from wirelag.render.html.page import MOST_BARS, MOST_GROUPS
+from wirelag.render.html.scales import Scale
 from wirelag.report import QUANTILES, Report
 from wirelag.stats.distribution import Z95
 from wirelag.synopses.delay_sample import DelaySample

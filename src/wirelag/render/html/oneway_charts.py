@@ -14,12 +14,8 @@ import numpy as np
 
 from wirelag.render.html.charts import (
     Figure,
-    Floats,
-    Scale,
-    Times,
     all_rounded,
     between,
-    cloud,
     duration,
     heat_map,
     line,
@@ -28,6 +24,7 @@ from wirelag.render.html.charts import (
     rounded,
     rows_axis,
 )
+from wirelag.render.html.scales import Floats, Scale, Times, cloud
 from wirelag.report import Report
 from wirelag.stats.distribution import Z95
 from wirelag.stats.moments import Moments
@@ -158,7 +155,8 @@ def sample(tail: DelaySample, scale: Scale) -> Figure:
         columns = np.linspace(first, times.end_s, PLACES[0] + 1)
         inside = np.clip(delays_s, edges_s[0], edges_s[-1])
         counts = np.histogram2d(inside, sent_s, (edges_s, columns), weights=tail.weights.astype(np.float64))[0]
-        series = heat_map(times.places(columns), edges_s.tolist(), counts, "packets")
+        whole = np.round(counts).astype(np.int64).tolist()
+        series = heat_map(times.places(columns), edges_s.tolist(), whole, "packets")
     return {"x": times.axis(), "panels": [_panel(scale, low, high, [series])]}
 
 

@@ -38,7 +38,6 @@ from wirelag.render.html.frame import (
 )
 from wirelag.render.rows import timed
 from wirelag.report import Report
-from wirelag.stats.distribution import Distribution
 from wirelag.units import format_duration
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def _add_timeline(page: Page, view: View, figures: dict[str, Figure], sections: 
     bands = _BANDS_TEXT if any(intervals) else _NO_BANDS_TEXT
     text = f"Half of the {page.what} {_QUANTILES_TEXT} {bands} Each point covers {length}."
     sections.append(chart(quantiles, f"Over time{where}", text))
-    below = scale(figures[every], page.what) + _time_table(view.timeline)
+    below = scale(figures[every], page.what) + _time_table(view.timeline, values_ns)
     text = f"How many {page.what} took how long, and when. {_HEAT_TEXT}"
     sections.append(chart(every, f"Every delay over time{where}", text, below=below))
 
@@ -198,17 +197,13 @@ def _delays_table(entries: Sequence[Entry]) -> str:
     return table("Delays", ("", *_NUMBERS), rows)
 
 
-def _time_table(timeline: Parts) -> str:
+def _time_table(timeline: Parts, values_ns: Mapping[str, Sequence[float | None]]) -> str:
+    cells = [[delay(None if ns is None else ns / 1e9) for ns in values_ns[q]] for q in QUANTILES]
     rows = [
-        [clock(interval.start_ns, interval.length_ns), f"{delays.samples:,}", *_quantile_cells(delays)]
-        for interval, delays in timeline
+        [clock(interval.start_ns, interval.length_ns), f"{delays.samples:,}", *quantiles]
+        for (interval, delays), quantiles in zip(timeline, zip(*cells, strict=True), strict=True)
     ]
     return folded("Figures over time", table("Delays over time", ("from (UTC)", "samples", "p50", "p90", "p99"), rows))
-
-
-def _quantile_cells(delays: Distribution) -> list[str]:
-    values = [delays.quantile_ns(float(q)) for q in QUANTILES]
-    return [delay(None if value is None else value / 1e9) for value in values]
 
 
 def _groups_text(page: Page) -> str:

@@ -13,7 +13,6 @@ from wirelag.network.segments import Segment
 from wirelag.network.topology import Topology
 from wirelag.render.html.charts import (
     Figure,
-    Times,
     all_rounded,
     between,
     clock,
@@ -26,6 +25,7 @@ from wirelag.render.html.charts import (
 )
 from wirelag.render.html.frame import Frame, chart, coverage, delay, document, ends, listed, table
 from wirelag.render.html.network_map import MOST_DRAWN, MOST_NAMED, Places, dots, drawn, layout, lines
+from wirelag.render.html.scales import Times
 
 MOST_PATHS: Final = 4  # paths with their own chart
 MOST_LINES: Final = 6  # segments over time

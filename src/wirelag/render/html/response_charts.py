@@ -10,20 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from wirelag.render.html.charts import (
-    Figure,
-    Times,
-    cloud,
-    delay_axis,
-    duration,
-    line,
-    linear_axis,
-    plain,
-    reach,
-    rounded,
-    rows_axis,
-)
+from wirelag.render.html.charts import Figure, delay_axis, duration, line, linear_axis, plain, reach, rounded, rows_axis
 from wirelag.render.html.oneway_charts import SpanEntry
+from wirelag.render.html.scales import Times, cloud
 from wirelag.report import Report
 from wirelag.synopses.epochs import REASONS, Epochs, ends_text
 
