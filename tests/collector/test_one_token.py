@@ -1,6 +1,7 @@
 """What the holder of one agent's token, or of none, can do to a collector: each attack as it was found."""
 
 import http.client
+import json
 import re
 import select
 import signal
@@ -11,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -20,6 +20,7 @@ import pytest
 from tests.support.agent_messages import SECOND_NS, pair
 from tests.support.collector_process import RDA, Running, recent
 from tests.support.hostile import OF_EVIL, TOKEN, collector, opened, peak_bytes, post
+from tests.support.messages import as_message, taken_apart
 from tests.support.waiting import PATIENCE_S
 from wirelag.collector.agents import Agents
 from wirelag.collector.loop import Collector
