@@ -13,6 +13,7 @@ from tests.support.stored_results import ALL_TIMES, START_NS, result
 from wirelag.collector import sqlite_firsts
 from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.sqlite_firsts import TURNS
+from wirelag.collector.store import MINUTE_NS
 from wirelag.collector.tally import Tally
 from wirelag.packets.interval import Interval
 from wirelag.protocol.results import Rank
@@ -111,6 +112,39 @@ def test_a_transaction_that_is_undone_changes_nothing(store: SqliteStore, path: 
     assert store.put("A>B", None, interval(1), Rank.SETTLED, MORE) == (Rank.FIRST, True)
     store.commit()
     assert in_file(path) == [(interval(1).start_ns, Rank.SETTLED)]
+
+
+def summed(store: SqliteStore, number: int) -> None:
+    """Do what is done so many minutes later."""
+    store.begin()
+    store.sum_up(START_NS + number * MINUTE_NS)
+    store.commit()
+
+
+def minutes(store: SqliteStore) -> list[tuple[Rank, int]]:
+    """Rank and number of intervals of each."""
+    return [(row.rank, row.tally.intervals) for row in store.rows("A>B", None, MINUTE_NS, ALL_TIMES, 9)]
+
+
+def test_a_sum_has_those_that_wait(store: SqliteStore) -> None:
+    """One that comes late, when its minute is about to be summed, and is never replaced."""
+    put(store, 1, Rank.SETTLED)
+    put(store, 2, Rank.FIRST)
+    for number in range(2, 2 + TURNS):
+        summed(store, number)
+    assert minutes(store) == [(Rank.SETTLED, 2)]
+
+
+def test_none_takes_the_place_of_a_sum(store: SqliteStore) -> None:
+    """Of an agent whose intervals were seconds, and are minutes now."""
+    put(store, 1, Rank.SETTLED)
+    put(store, 2, Rank.SETTLED)
+    store.begin()
+    store.put("A>B", None, Interval(START_NS, START_NS + MINUTE_NS), Rank.FIRST, FEW)
+    store.commit()
+    for number in range(2, 3 + TURNS):
+        summed(store, number)
+    assert minutes(store) == [(Rank.SETTLED, 2)]
 
 
 def test_beyond_the_limit_it_is_written_at_once(store: SqliteStore, path: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -358,7 +358,7 @@ class SqliteStore:
     def sum_up(self, now_ns: int, most: int = 500) -> int:
         """Rebuild minutes and hours whose parts changed; returns how many. `failed` is called for one that fails."""
         done = 0
-        for where, tally in self._firsts.due():
+        for where, tally in self._firsts.due(now_ns - LATE_NS):  # no minute that is summed now has any that begin later
             self._write_first(where, tally)
         self._waiting.write()
         for length_ns in SUMMED:

@@ -2,7 +2,8 @@
 
 Laws. What waits follows from messages that stay in the file until a better result is there: nothing is lost with the
 process. What a transaction changes here counts once it is committed. One thread writes, any thread reads: who reads the
-file, too, looks here first, and finds a result twice rather than not at all. Memory: MOST results.
+file, too, looks here first, and finds a result twice rather than not at all. A sum is made of what the file has: so a
+result whose minute may be summed waits no longer. Memory: MOST results.
 """
 
 from __future__ import annotations
@@ -45,13 +46,11 @@ class Firsts:
         found = self._changed[where] if where in self._changed else self._kept.get(where)
         return None if found is None else found[1]
 
-    def due(self) -> Iterator[tuple[Where, Tally]]:
-        """Those that have waited long enough, as another turn begins."""
+    def due(self, before_ns: int) -> Iterator[tuple[Where, Tally]]:
+        """Those that have waited long enough, or begin before this time, as another turn begins."""
         self._turn += 1
         for where, (turn, tally) in list(self._kept.items()):
-            if turn > self._turn - TURNS:
-                break
-            if where not in self._changed:
+            if (turn <= self._turn - TURNS or where[3] < before_ns) and where not in self._changed:
                 yield where, tally
 
     def all(self) -> list[tuple[Where, Tally]]:
