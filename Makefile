@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 RUNS := $(VENV)/runs
-C_FILES := $(wildcard kernels/*.h kernels/*.cpp bpf/*.c bpf/*.h fuzz/*.c fuzz/*.h lab/*.c lab/*.h)
+C_FILES := $(wildcard kernels/*.h kernels/*.cpp bpf/*.c bpf/*.h fuzz/*.c fuzz/*.cpp fuzz/*.h lab/*.c lab/*.h)
 QUICK := $(addprefix tests/,estimators/test_contract.py estimators/test_twins.py capture/test_readers.py cli/test_cli.py)
 SMALL_CAPTURE := $(firstword $(wildcard tests/data/*.pcap*))
 
