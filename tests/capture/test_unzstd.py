@@ -134,6 +134,13 @@ def test_what_is_no_zstd_file_of_this_machine_is_left_alone(tmp_path: Path, monk
     assert not unzstd.begin(str(tmp_path / "good"))
 
 
+@pytest.mark.parametrize("command", ["rtt", "info"])
+def test_a_file_whose_first_bytes_cannot_be_read_is_named(command: str) -> None:
+    """As on a broken disk; this one opens, and nothing is at its beginning."""
+    ran = wirelag(command, "/proc/self/mem", code=2)
+    assert ran.stderr == "wirelag: /proc/self/mem: cannot be read (Input/output error)\n"
+
+
 def test_memory_that_cannot_hold_pieces_is_refused() -> None:
     with io.FileIO(os.devnull) as file:
         for left, size, most in ((10, 10, 5), (0, 10, 3)):

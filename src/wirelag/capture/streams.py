@@ -243,8 +243,12 @@ def open_stream(path: str, start: int = 0, stop: int | None = None) -> Stream:
     if start or stop is not None:
         raw = Span(raw, start, stop)
     head = b""
-    while len(head) < _LONGEST_MAGIC and (more := raw.read(_LONGEST_MAGIC - len(head))):
-        head += more
+    try:
+        while len(head) < _LONGEST_MAGIC and (more := raw.read(_LONGEST_MAGIC - len(head))):
+            head += more
+    except OSError as error:
+        raw.close()
+        raise WirelagError(f"{path}: cannot be read ({error.strerror or error})") from None
     compression = compression_of(head)
     if compression == "zstd":
         return _Zstd(path, raw, head)

@@ -11,7 +11,7 @@ import io
 import os
 import stat
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from wirelag import _kernels
@@ -79,8 +79,9 @@ def opened(path: str, ahead: bool) -> Unzstd | None:
         raw = io.FileIO(path)
     except (OSError, ValueError):  # whoever opens it by itself says why
         return None
-    if compression_of(os.pread(raw.fileno(), _HEAD, 0)) == "zstd" and _kernels.has_libzstd():
-        return Unzstd(path, raw, ahead)
+    with suppress(OSError):  # the same
+        if compression_of(os.pread(raw.fileno(), _HEAD, 0)) == "zstd" and _kernels.has_libzstd():
+            return Unzstd(path, raw, ahead)
     raw.close()
     return None
 

@@ -110,8 +110,11 @@ def program() -> None:
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    if "threading" in sys.modules:
-        sys.modules["threading"]._shutdown()  # waits for threads, as Python does at its end
+    try:
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()  # waits for threads, as Python does at its end
+    except KeyboardInterrupt:
+        code = 130
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # `main` has told what standard output did not take
