@@ -90,7 +90,7 @@ s64 median(nb::handle given)
     const auto upper = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
     std::nth_element(sorted.begin(), upper, sorted.end());
     const s64 lower = sorted.size() % 2 ? *upper : *std::max_element(sorted.begin(), upper);
-    return lower == *upper ? lower : static_cast<s64>((static_cast<double>(lower) + static_cast<double>(*upper)) / 2);
+    return static_cast<s64>((static_cast<__int128>(lower) + *upper) / 2);
 }
 
 /* How many rows are usable, their packets, their summed delay, and the sum of (D_i - mean n_i)^2 / n_i over them. */

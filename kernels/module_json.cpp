@@ -96,6 +96,8 @@ class Text {
 
         Deeper one(before);
         while (PyDict_Next(value, &at, &key, &member)) {
+            if (!PyUnicode_Check(key))
+                throw nb::type_error("a name in JSON is a text");
             found.append(between).append(before);
             add_text(key);
             found += ": ";

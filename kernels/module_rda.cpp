@@ -349,10 +349,11 @@ class RatelessDecoder {
     bool add_words(Column<u64> up, Column<u64> down, u32 number_bits, u32 check_bits)
     {
         const size_t count = std::min(up.shape(0), down.shape(0));
-        const u64 numbers = (1ull << number_bits) - 1, checks = (1ull << check_bits) - 1, *ups = up.data(), *downs = down.data();
+        const u64 *ups = up.data(), *downs = down.data();
 
-        if (number_bits + check_bits >= 64)
+        if (number_bits >= 64 || check_bits >= 64 || number_bits + check_bits >= 64)
             throw std::invalid_argument("a word must have bits of a count");
+        const u64 numbers = (1ull << number_bits) - 1, checks = (1ull << check_bits) - 1;
         const u32 count_place = number_bits + check_bits;
         return receive(count, [&](wl_cell *cells) {
             for (size_t i = 0; i < count; i++) {

@@ -108,6 +108,17 @@ def test_what_failed_handshakes_leave_is_collected() -> None:
     assert all(one() is None for one in left[:-1])
 
 
+def test_a_connection_that_falls_silent_ends_soon() -> None:
+    """An agent that was cut off reads its asks elsewhere: a connection that TCP keeps for minutes must not get them."""
+    with (
+        Door.at(socket.create_server(("127.0.0.1", 0)), Visitors(8, 3, 2, Counter())) as door,
+        socket.create_connection(door.getsockname()),
+        door.accept()[0] as line,
+    ):
+        assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert 0 < line.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 10_000
+
+
 def test_visitors_are_bounded_and_the_oldest_stranger_goes() -> None:
     counted: Counter[str] = Counter()
     visitors = Visitors(8, 3, 2, counted)

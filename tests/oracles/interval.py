@@ -38,7 +38,8 @@ def median(delays_ns: Sequence[int]) -> int:
     """The middle of the two in the middle, rounded towards 0."""
     ordered = sorted(delays_ns) or [0]
     lower, upper = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    return lower if lower == upper else int((float(lower) + float(upper)) / 2)
+    middle = abs(lower + upper) // 2
+    return middle if lower + upper > 0 else -middle
 
 
 def row_totals(rows: Sequence[tuple[int, int, bool]]) -> tuple[int, int, int, float]:

@@ -22,6 +22,11 @@ def test_the_text_is_that_of_python(value: object) -> None:
     assert indented(value, "    ") == json.dumps(value, indent=2).replace("\n", "\n    ")
 
 
+def test_a_name_that_is_no_text_is_an_error() -> None:
+    with pytest.raises(TypeError):
+        indented({"a": {1: 2}})
+
+
 def test_what_is_not_plain_is_an_error() -> None:
     endless: list[object] = []
     endless.append(endless)

@@ -26,6 +26,7 @@ from typing import Any, Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from wirelag.transport.http import notice_silence
 from wirelag.transport.notices import Notices
 
 TICK_S: Final = 1.0
@@ -227,6 +228,7 @@ class Door(socket.socket):
             self.visitors.open += 1
             visitor.peer, visitor.address = (where[0], where[1]), _network(where[0])
             if self.visitors.come(visitor):
+                notice_silence(visitor)
                 return visitor, where
             visitor.is_met = True  # no handshake has begun, so none has failed
             visitor.close()

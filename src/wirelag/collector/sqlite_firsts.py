@@ -26,7 +26,7 @@ class Firsts:
     """By place."""
 
     def __init__(self) -> None:
-        self._kept: dict[Where, tuple[int, Tally]] = {}  # with its turn, in order of turns
+        self._kept: dict[Where, tuple[int, Tally]] = {}  # with its turn
         self._changed: dict[Where, tuple[int, Tally] | None] = {}  # by this transaction
         self._turn = 0
 
@@ -60,8 +60,9 @@ class Firsts:
     def commit(self) -> None:
         """What was changed counts."""
         for where, found in self._changed.items():
-            self._kept.pop(where, None)
-            if found is not None:
+            if found is None:
+                self._kept.pop(where, None)
+            else:
                 self._kept[where] = found
         self._changed.clear()
 

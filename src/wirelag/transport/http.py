@@ -210,7 +210,7 @@ class _Line:
         try:
             connection.connect()
             connection.sock.settimeout(_TIMEOUT_S)
-            _notice_silence(connection.sock)
+            notice_silence(connection.sock)
         except BaseException:
             connection.close()
             raise
@@ -230,8 +230,8 @@ def _corked(line: socket.socket, corked: bool) -> None:
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, int(corked))
 
 
-def _notice_silence(line: socket.socket) -> None:
-    """Detect a dead connection even when idle: an agent that waits for an ask must notice that none can come."""
+def notice_silence(line: socket.socket) -> None:
+    """Detect a dead connection even when idle: an agent must notice that no ask comes, a collector that none goes."""
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _UNANSWERED_S // 2)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
