@@ -70,7 +70,7 @@ def begun(path: str) -> Unzstd | None:
 
 
 def opened(path: str, ahead: bool) -> Unzstd | None:
-    """A file, if it is a zstd file of this machine; where nobody has begun, a thread works ahead only if asked to."""
+    """A file, if it is a zstd file of this machine; if no thread has begun, one works ahead only if asked to."""
     if (stream := begun(path)) is not None:
         return stream
     try:
@@ -88,7 +88,7 @@ def opened(path: str, ahead: bool) -> Unzstd | None:
 
 @contextmanager
 def beginning(words: Sequence[str]) -> Iterator[None]:
-    """Begin to decompress the first such file that a command names; at its end, end what nobody took.
+    """Begin to decompress the first such file that a command names; at its end, stop what was not used.
 
     With one core, or where words say how many or whose work, nothing begins.
     """

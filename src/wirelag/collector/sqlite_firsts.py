@@ -17,7 +17,7 @@ from wirelag.collector.tally import Tally
 from wirelag.protocol.results import Rank
 
 MOST: Final = 1 << 13
-TURNS: Final = 3  # for so many it waits
+TURNS: Final = 3  # that a result waits
 
 Where = tuple[str, str, int, int]  # segment, class, length and start
 
