@@ -115,7 +115,7 @@ def test_a_transaction_that_is_undone_changes_nothing(store: SqliteStore, path: 
 
 
 def summed(store: SqliteStore, number: int) -> None:
-    """Do what is done so many minutes later."""
+    """Do what is done this many minutes later."""
     store.begin()
     store.sum_up(START_NS + number * MINUTE_NS)
     store.commit()

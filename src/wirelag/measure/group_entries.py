@@ -21,7 +21,7 @@ class GroupEntries(Sequence[Entry]):
     """
 
     def __init__(self, places: Sequence[int], make: _Make, at_first: int = 1) -> None:
-        """`make` makes those at some of the places; of the first ones so many at once, which takes as long as few."""
+        """`make` makes those at some of the places; of the first ones `at_first` together, as quickly as a few."""
         self._places, self._make, self._at_first = places, make, at_first
         self._made: dict[int, Entry] = {}
 

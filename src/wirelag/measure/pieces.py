@@ -102,7 +102,7 @@ def _of_chain(chain: Sequence[Look], length: int) -> list[Piece]:
 
 
 def _warming_up(before: Sequence[Look], one: Look, most: int) -> list[Read]:
-    """The ends of the captures before this one that hold the last `WARM_NS` or about so many bytes, if that is less."""
+    """The ends of the captures before this one that hold the last `WARM_NS`, or about `most` bytes if that is less."""
     found: list[Read] = []
     size = 0
     for last in reversed(before):

@@ -29,7 +29,7 @@ WORKERS: Final = {  # of this machine
     # and again.
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 32 << 20,
     "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 4 << 20,
-    "distributed.worker.profile.enabled": False,  # nobody looks at it
+    "distributed.worker.profile.enabled": False,  # its result is not used
 }
 FIRST: Final = 16  # tasks whose results are asked for in one message, at most
 

@@ -91,7 +91,7 @@ class Timeline:
         self._reach = first_ns // self._length_ns, last_ns // self._length_ns
 
     def _lengthen(self, factor: int) -> None:
-        """Make slots so many times as long, in the memory of the first ones that become one."""
+        """Make slots longer by this factor, in the memory of the first of those that become one."""
         if factor == 1:
             return
         before, self._slots = self._slots, {}
